@@ -1,36 +1,45 @@
 //! The runtime: maps a HEG bundle and generates text, kernel by kernel.
 //!
-//! To embed it, open a bundle with [`Loaded`], start its [`Engine`](engine::Engine), and hand in
-//! [`Request`](engine::Request)s; `examples/embed.rs` does so in sixty lines. Tokens and text are [`text`]'s, and a
-//! policy ([`read_policy`]) and a machine ([`read_soc`]) are what `graph-specs` ships or a file of your own.
-//! Everything else here is for tools that measure and examine kernels: [`exec`] runs them one at a time, [`profile`]
-//! measures them, [`verdicts`] and [`verified`] remember what was found out, [`history`] what was answered.
+//! To embed it, open a bundle with [`Loaded`], start its [`Engine`](engine::Engine), and submit
+//! [`Request`](engine::Request)s; `examples/embed.rs` does so in sixty lines. [`text`] has the types of tokens and
+//! text. A policy ([`read_policy`]) and a machine ([`read_soc`]) come with `graph-specs` or from a file of your own.
 //!
-//! A request travels from [`engine`] (a scheduler, and a thread for each lane) to `exec` (launches on OpenVINO, on
-//! tensors in memory of `mem`), by way of `ladder` (which device runs which kernel). The runtime depends on neither the
+//! ```no_run
+//! use heg_runtime::engine::{EngineOptions, Request};
+//! use heg_runtime::text::Special;
+//! use heg_runtime::{Loaded, read_policy, read_soc};
+//!
+//! let loaded = Loaded::open("model.heg".as_ref())?;
+//! let policy = read_policy("agent-xpu-one-device")?;
+//! let engine = loaded.engine(&read_soc("host-cpu")?, policy, EngineOptions::default())?;
+//! let tokenizer = loaded.tokenizer()?;
+//! let prompt = tokenizer.encode("The capital of Norway is", Special::Add)?;
+//! let (answer, ending) = engine.generate(Request::reactive(prompt)).wait()?;
+//! println!("{} ({:?})", tokenizer.decode(&answer)?, ending.finish);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This crate is the front of two others: [`engine`] serves requests (a scheduler, and a thread for each lane), and
+//! [`exec`] runs kernels on devices. Tools that measure and examine kernels use `exec` by itself, with [`profile`] and
+//! [`verdicts`]; [`verified`] and [`history`] store findings and past answers. The runtime depends on neither the
 //! compiler nor its inputs: all it knows of a model is in the bundle.
-#![deny(missing_docs)]
 
-pub mod engine;
 mod error;
-pub mod exec;
-pub mod history;
-mod ladder;
 mod load;
-mod mem;
-#[allow(unsafe_code, reason = "advice on memory mappings")]
 mod platform;
-pub mod profile;
 pub mod score;
-mod soc;
 mod spec_file;
-pub mod verdicts;
 pub mod verified;
 
-pub use engine::FinishReason;
-pub use error::{ExitStatus, RuntimeError};
+pub use error::RuntimeError;
+pub use heg_engine as engine;
+pub use heg_engine::{EngineError, FinishReason, history};
+pub use heg_exec as exec;
+pub use heg_exec::mem::KvCache;
+pub use heg_exec::{
+    Descent, DeviceFacts, ExecError, ExitStatus, Misfit, NpuFacts, Reason, Rung, Source, Step,
+    profile, summary, verdicts,
+};
 pub use heg_text as text;
-pub use ladder::{Descent, DeviceFacts, Misfit, NpuFacts, Reason, Rung, Source, Step, summary};
-pub use load::Loaded;
-pub use mem::KvCache;
+pub use load::{Loaded, TextFiles, TextSource};
 pub use spec_file::{read_policy, read_soc};

@@ -1,5 +1,6 @@
-//! A mapped bundle with what text needs: the way in for every command.
+//! A mapped bundle with its text side: the entry point of every command.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,13 +9,13 @@ use heg_profiler::annotation::Annotations;
 use heg_profiler::partition::Partitions;
 use heg_spec::{Policy, Soc};
 
-use crate::engine::{Engine, EngineOptions};
 use crate::error::RuntimeError;
-use crate::exec::{Executor, ExecutorOptions, Loader};
 use crate::platform::{lockable_bytes, memory_bytes};
+use heg_engine::{Engine, EngineOptions, annotations};
+use heg_exec::{Executor, ExecutorOptions, Loader};
 use heg_text::{ChatTemplate, Tokenizer};
 
-/// A bundle, opened.
+/// An open bundle.
 pub struct Loaded {
     bundle: Arc<Bundle>,
     path: PathBuf,
@@ -33,16 +34,16 @@ impl Loaded {
         })
     }
 
-    /// Reads the bundle and keeps it in memory while it is open, whatever else needs memory.
+    /// Reads the bundle and locks it in memory while it is open, even if other programs need memory.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::LockWeights`] where the system does not allow it; [`RuntimeError::NoRoomForWeights`] where this
-    /// process may not have so much memory.
+    /// [`RuntimeError::LockWeights`] if the system does not allow it; [`RuntimeError::NoRoomForWeights`] if this
+    /// process may not have that much memory.
     pub fn lock_weights(&self) -> Result<(), RuntimeError> {
         let mapping = self.bundle.mapping();
         let bytes = mapping.len() as u64;
-        // Asked before: a system ends processes that lock more than there is.
+        // Checked first, because the system kills processes that lock more memory than they may have.
         if let Some(limit) = memory_bytes().filter(|limit| *limit < bytes) {
             return Err(RuntimeError::NoRoomForWeights { bytes, limit });
         }
@@ -53,12 +54,12 @@ impl Loaded {
         })
     }
 
-    /// The bundle itself.
+    /// Returns the bundle itself.
     pub fn bundle(&self) -> &Arc<Bundle> {
         &self.bundle
     }
 
-    /// The tokenizer of the bundle.
+    /// Returns the tokenizer of a trusted bundle: the cost of encoding a text is bounded only by the tokenizer file.
     pub fn tokenizer(&self) -> Result<Tokenizer, RuntimeError> {
         let missing = RuntimeError::NoText {
             missing: "tokenizer",
@@ -68,7 +69,7 @@ impl Loaded {
         Ok(Tokenizer::from_json(&self.section(id)?)?)
     }
 
-    /// The chat template of the bundle.
+    /// Returns the chat template of a trusted bundle: the template's memory and stack are unbounded.
     pub fn chat_template(&self) -> Result<ChatTemplate, RuntimeError> {
         let missing = RuntimeError::NoText {
             missing: "chat template",
@@ -80,12 +81,20 @@ impl Loaded {
         Ok(ChatTemplate::new(&source, text.special_tokens.clone())?)
     }
 
-    /// What the bundle says of the speed of its kernels, if anything.
-    pub fn annotations(&self) -> Result<Option<Annotations>, RuntimeError> {
-        annotations(&self.bundle)
+    /// Returns the files of the bundle's text side, for processes that do not trust them.
+    pub fn text_source(&self) -> TextSource {
+        TextSource(Self {
+            bundle: Arc::clone(&self.bundle),
+            path: self.path.clone(),
+        })
     }
 
-    /// How the bundle shares products between two devices, if it says so for any machine.
+    /// Returns the annotations with the speed of the bundle's kernels, if there are any.
+    pub fn annotations(&self) -> Result<Option<Annotations>, RuntimeError> {
+        Ok(annotations(&self.bundle)?)
+    }
+
+    /// Returns the bundle's partitions of products between two devices, if it has some for any machine.
     pub fn partitions(&self) -> Result<Option<Partitions>, RuntimeError> {
         let Some(id) = self.bundle.manifest().partitions else {
             return Ok(None);
@@ -94,31 +103,33 @@ impl Loaded {
         Ok(Some(Partitions::parse(&String::from_utf8_lossy(&text))?))
     }
 
-    /// A loader of its kernels on the devices of `soc`.
+    /// Returns a loader of the bundle's kernels on the devices of `soc`.
     pub fn loader(&self, soc: &Soc) -> Result<Loader, RuntimeError> {
-        Loader::open(Arc::clone(&self.bundle), soc.clone())
+        Ok(Loader::open(Arc::clone(&self.bundle), soc.clone())?)
     }
 
     /// Starts an engine on the devices of `soc`; returns before kernels are ready.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::OpenVino`] where OpenVINO's libraries are missing; otherwise as [`Engine::start`].
+    /// [`ExecError::OpenVino`](crate::ExecError::OpenVino) if OpenVINO's libraries are missing; otherwise as
+    /// [`Engine::start`].
     pub fn engine(
         &self,
         soc: &Soc,
         policy: Policy,
         options: EngineOptions,
     ) -> Result<Engine, RuntimeError> {
-        Engine::start(self.loader(soc)?, policy, options)
+        Ok(Engine::start(self.loader(soc)?, policy, options)?)
     }
 
-    /// An executor on the devices of `soc`, which remembers nothing; kernels are being prepared when this returns.
+    /// Returns an executor on the devices of `soc`, without a cache; kernels are still being prepared when this
+    /// returns.
     pub fn executor(&self, soc: &Soc, options: ExecutorOptions) -> Result<Executor, RuntimeError> {
-        Executor::new(self.loader(soc)?, options)
+        Ok(Executor::new(self.loader(soc)?, options)?)
     }
 
-    /// A copy, so that what is parsed is what was hashed.
+    /// Copies a section, so that the parsed bytes are those that were hashed.
     fn section(&self, id: SectionId) -> Result<Vec<u8>, RuntimeError> {
         self.bundle
             .section_copy(id)
@@ -129,11 +140,37 @@ impl Loaded {
     }
 }
 
-/// What a bundle says of the speed of its kernels, if anything.
-pub(crate) fn annotations(bundle: &Bundle) -> Result<Option<Annotations>, RuntimeError> {
-    let Some(id) = bundle.manifest().annotations else {
-        return Ok(None);
-    };
-    let text = bundle.section_copy(id).map_err(RuntimeError::Section)?;
-    Ok(Some(Annotations::parse(&String::from_utf8_lossy(&text))?))
+/// The unparsed text side of a bundle.
+pub struct TextFiles {
+    /// Contents of the `tokenizer.json`, if there is one.
+    pub tokenizer: Option<Vec<u8>>,
+    /// The chat template, if there is one.
+    pub template: Option<String>,
+    /// Texts of special tokens, by their names in templates.
+    pub special_tokens: BTreeMap<String, String>,
+    /// The tokens that end an answer.
+    pub eos_ids: Vec<u32>,
+}
+
+/// The text side of a bundle, read on demand.
+pub struct TextSource(Loaded);
+
+impl TextSource {
+    /// Reads the tokenizer and the template, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Bundle`] if a section is damaged.
+    pub fn read(&self) -> Result<TextFiles, RuntimeError> {
+        let Self(loaded) = self;
+        let text = &loaded.bundle.manifest().text;
+        let section = |id: Option<SectionId>| id.map(|id| loaded.section(id)).transpose();
+        let template = section(text.chat_template)?;
+        Ok(TextFiles {
+            tokenizer: section(text.tokenizer)?,
+            template: template.map(|source| String::from_utf8_lossy(&source).into_owned()),
+            special_tokens: text.special_tokens.clone(),
+            eos_ids: text.eos_ids.clone(),
+        })
+    }
 }

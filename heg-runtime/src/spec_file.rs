@@ -6,12 +6,12 @@ use heg_spec::{Policy, Soc, Source, SpecError, shipped};
 
 use crate::error::RuntimeError;
 
-/// A SoC by shipped name, or by a path that ends in `.ron`.
+/// Reads a SoC by shipped name, or by a path that ends in `.ron`.
 pub fn read_soc(name: &str) -> Result<Soc, RuntimeError> {
     read(name, shipped::soc, Soc::parse)
 }
 
-/// A policy by shipped name, or by a path that ends in `.ron`.
+/// Reads a policy by shipped name, or by a path that ends in `.ron`.
 pub fn read_policy(name: &str) -> Result<Policy, RuntimeError> {
     read(name, shipped::policy, Policy::parse)
 }

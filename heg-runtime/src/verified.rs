@@ -1,10 +1,10 @@
-//! Remembers which bundles were verified on this machine, so that later starts need not hash them again.
+//! Remembers the bundles that were verified on this machine, so that later starts need not hash them again.
 //!
-//! A bundle's first start hashes every section before its use. After that a small file in the cache folder
-//! says: the bundle with this manifest, in the file with this identity (device, inode, length, times), was
-//! right. While the identity is the same the file was neither written nor replaced, and its sections are
-//! taken for right. What a disk loses by itself is found by `heg verify` only, which never looks here. Since a note
-//! spares the hashing, it is believed only in a folder, and from a file, that nobody else can write to.
+//! A bundle's first start hashes every section before its use. After that, a small note in the cache folder says
+//! that the bundle with this manifest, in the file with this identity (device, inode, length, times), was correct.
+//! As long as the identity is the same, the file was neither written nor replaced, and its sections are taken to be
+//! correct. Silent corruption on the disk is found only by `heg verify`, which never uses the notes. Since a note
+//! saves the hashing, it is trusted only in a folder, and from a file, that nobody else can write to.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,8 +14,9 @@ use heg_files::{FileError, OwnFolder};
 
 use crate::error::RuntimeError;
 use crate::platform::{user_cache_folder, variable};
+use heg_exec::ExecError;
 
-/// Takes the sections of `bundle` for right if this file was verified before. Says whether it was.
+/// Marks the sections of `bundle` as verified if this file was verified before. Returns whether it was.
 pub fn trust_if_verified(bundle: &Bundle, cache: &OwnFolder) -> bool {
     let known = bundle
         .mapping()
@@ -27,9 +28,9 @@ pub fn trust_if_verified(bundle: &Bundle, cache: &OwnFolder) -> bool {
     known
 }
 
-/// Hashes what was not hashed yet, and remembers that all was right. A file that changed in the last seconds
-/// is not remembered: another change within the clock's tick would go unseen. That the cache cannot be
-/// written is no error; the next start hashes again.
+/// Hashes the sections that were not hashed yet, and remembers that all were correct. A file that changed in the
+/// last seconds is not remembered: another change within the clock's tick would go unseen. A failure to write the
+/// cache is no error; the next start hashes again.
 pub fn remember(bundle: &Bundle, cache: &OwnFolder) -> Result<(), RuntimeError> {
     let Some(identity) = bundle.mapping().identity() else {
         return Ok(());
@@ -38,28 +39,28 @@ pub fn remember(bundle: &Bundle, cache: &OwnFolder) -> Result<(), RuntimeError> 
         return Ok(());
     }
     for section in &bundle.manifest().sections {
-        bundle.section(section.id).map_err(RuntimeError::Section)?;
+        bundle.section(section.id).map_err(ExecError::Section)?;
     }
-    // Losing the note costs a later start some time, nothing else.
+    // Without the note a later start takes longer, nothing else.
     let _ = write(bundle, cache, identity);
     Ok(())
 }
 
-/// The cache folder: `HEG_CACHE_DIR`, else the user's cache folder, made where it is not there; none where there is
-/// neither, or the system does not let it be made.
+/// Returns the cache folder: `HEG_CACHE_DIR`, else the user's cache folder, created if missing; `None` if there is
+/// neither, or the system does not allow its creation.
 ///
 /// # Errors
 ///
-/// [`RuntimeError::Cache`] where somebody else could change what is in it.
+/// [`ExecError::Cache`] if other users could change its contents.
 pub fn cache_folder() -> Result<Option<OwnFolder>, RuntimeError> {
     let Some(path) = cache_path() else {
         return Ok(None);
     };
     match OwnFolder::create(&path) {
         Ok(folder) => Ok(Some(folder)),
-        // Nothing is kept on a machine that cannot be written to.
+        // On a read-only machine nothing is cached.
         Err(FileError::Io { .. }) => Ok(None),
-        Err(source) => Err(RuntimeError::Cache { path, source }),
+        Err(source) => Err(ExecError::Cache { path, source }.into()),
     }
 }
 
@@ -78,7 +79,7 @@ fn recall(bundle: &Bundle, cache: &OwnFolder) -> Option<FileIdentity> {
 }
 
 fn write(bundle: &Bundle, cache: &OwnFolder, identity: FileIdentity) -> Result<(), FileError> {
-    // Numbers only: nothing in it that JSON cannot say.
+    // The identity is all numbers, so serialising it cannot fail.
     let text = serde_json::to_vec(&identity).unwrap_or_default();
     cache.folder(FOLDER)?.write(&note(bundle), &[&text])
 }
@@ -91,7 +92,7 @@ const NOTE_BYTES_MAX: u64 = 4096;
 fn is_recent(identity: FileIdentity) -> bool {
     let changed = u64::try_from(identity.changed[0]).unwrap_or(0);
     let changed = UNIX_EPOCH + Duration::from_secs(changed);
-    // A time in the future is no reason to trust either.
+    // A time in the future is no reason to trust the file either.
     SystemTime::now()
         .duration_since(changed)
         .is_ok_and(|age| age < RECENT)
@@ -112,14 +113,14 @@ mod tests {
         "/../artifacts/testdata/v1/tiny.heg"
     );
 
-    /// A copy of the tiny bundle.
+    /// Copies the tiny bundle.
     fn copy(folder: &Path) -> PathBuf {
         let path = folder.join("tiny.heg");
         std::fs::copy(TINY, &path).unwrap();
         path
     }
 
-    /// Remembers a bundle as if it had been there for long.
+    /// Remembers a bundle as if its file were old.
     fn remember_old(bundle: &Bundle, cache: &OwnFolder) {
         write(bundle, cache, bundle.mapping().identity().unwrap()).unwrap();
     }

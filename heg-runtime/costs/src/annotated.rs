@@ -8,23 +8,23 @@ use heg_spec::{DeviceClass, Group};
 
 use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
 
-/// Costs of one model on one machine, as [`estimate`] answers.
+/// Costs of one model on one machine, as [`estimate`] predicts them.
 ///
-/// Layers differ little, if at all: the kernels of the first one stand for all. On the NPU the smallest static
-/// variant that admits a call is taken, or else the one that needs the least time in several runs; attention
-/// there counts only where a bucket admits it. A decode layer is `qkv`, attention over Σ n rows of cache as one
-/// kernel, and `ffn`; a fused one is estimated as a single kernel of the same work, with one launch. Slow: wrap it
-/// in [`CachedCosts`](heg_sched::CachedCosts).
+/// Layers differ little, if at all, so the kernels of the first one stand for all. On the NPU a call takes the
+/// smallest static variant that admits it, or else the variant that needs the least time in several runs;
+/// attention there counts only if a bucket admits it. A decode layer is `qkv`, attention over Σ n rows of cache as
+/// one kernel, and `ffn`; a fused layer is estimated as a single kernel of the same work, with one launch. Slow:
+/// wrap it in [`CachedCosts`](heg_sched::CachedCosts).
 #[derive(Debug, Clone)]
 pub struct AnnotatedCosts {
     devices: [Option<DeviceAnnotation>; Lane::ALL.len()],
     kernels: BTreeMap<Group, manifest::Kernel>,
     model: ModelShape,
-    /// FLOP of attention for a query and a key, all heads together.
+    /// FLOPs of attention for one query and one key, over all heads.
     attention_flops: f64,
-    /// Throughput that attention over prompts does not exceed on a lane, in FLOP/s, where it is known apart.
+    /// Maximum throughput of prompt attention on each lane, in FLOP/s; `None` if it has no limit of its own.
     attention_flops_per_sec: [Option<f64>; Lane::ALL.len()],
-    /// Time to compile the NPU's attention over so many rows of context, at a chunk: offset and slope, in µs.
+    /// Time to compile the NPU's attention for one chunk, over the rows of context: offset and slope, in µs.
     compile_us: (f64, f64),
 }
 
@@ -32,8 +32,8 @@ pub struct AnnotatedCosts {
 const COMPILE_US: (f64, f64) = (0.367e6, 1237.0);
 
 impl AnnotatedCosts {
-    /// Of a model of so many layers on `soc`, prefilling in chunks of `chunk_tokens`. `kernels` are one of each
-    /// group.
+    /// Returns the costs of a model with `layers` layers on `soc` that prefills in chunks of `chunk_tokens`.
+    /// `kernels` has one of each group.
     pub fn new(
         model: &Model,
         layers: u32,
@@ -64,14 +64,14 @@ impl AnnotatedCosts {
         }
     }
 
-    /// The same, where attention over prompts is known to be slower on a lane than its other kernels.
+    /// Sets the throughput of prompt attention on a lane where it is slower than the lane's other kernels.
     #[must_use]
     pub fn with_attention(mut self, lane: Lane, flops_per_sec: f64) -> Self {
         self.attention_flops_per_sec[lane as usize] = Some(flops_per_sec);
         self
     }
 
-    /// The cost of attention over a prompt's segment, of which `cost` is what the device's anchors say.
+    /// Returns the cost of attention over a prompt's segment; `cost` is the estimate from the device's anchors.
     fn attention(&self, lane: Lane, tokens: u32, context: u32, cost: Cost) -> Cost {
         let Some(rate) = self.attention_flops_per_sec[lane as usize] else {
             return cost;
@@ -85,11 +85,11 @@ impl AnnotatedCosts {
         }
     }
 
-    /// The cost of one kernel on a lane.
+    /// Returns the cost of one kernel on a lane.
     fn kernel(&self, lane: Lane, group: Group, call: annotation::KernelCall) -> Option<Cost> {
         let kernel = self.kernels.get(&group)?;
         let device = self.devices[lane as usize].as_ref()?;
-        // A CPU that plays the device runs the CPU's variants, and those are what was measured there.
+        // A CPU that plays the device runs the CPU's variants, and those were measured there.
         let runs_here = |variant: &&Variant| {
             let measured = || device.variant(&kernel.name, variant.shape, variant.binding);
             variant.device == device.class || measured().is_some()
@@ -109,7 +109,7 @@ impl AnnotatedCosts {
         costs.min_by(|a, b| a.latency_us.total_cmp(&b.latency_us))
     }
 
-    /// One layer of `rows` requests that see `context` tokens together.
+    /// Returns the cost of one layer for `rows` requests that see `context` tokens together.
     fn layer(&self, lane: Lane, rows: u32, context: u32, fused: bool) -> Option<Cost> {
         let token_wise = annotation::KernelCall {
             tokens: 1,
@@ -141,7 +141,7 @@ impl AnnotatedCosts {
         })
     }
 
-    /// A layer over the rows of one request on the NPU.
+    /// Returns the cost of a layer over the rows of one request on the NPU.
     fn verification(&self, rows: u32, context: u32) -> Option<Cost> {
         let call = annotation::KernelCall {
             tokens: rows,
@@ -169,7 +169,7 @@ impl AnnotatedCosts {
     }
 }
 
-/// The kernels of a model's first layer, which stands for all, and the head.
+/// Returns the kernels of a model's first layer, which stands for all, and the head.
 pub fn first_kernels(manifest: &Manifest) -> impl Iterator<Item = &manifest::Kernel> {
     let first = manifest.layers.first();
     let uses = first.map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
@@ -205,7 +205,7 @@ impl Costs for AnnotatedCosts {
                     Kernel::Qkv | Kernel::Ffn => cost,
                 })
             }
-            // Shapes of a batch are not static.
+            // The shapes of a batch are not static.
             Call::Layer { .. } if lane == Lane::Npu => None,
             Call::Layer {
                 rows,
@@ -233,8 +233,8 @@ impl Costs for AnnotatedCosts {
         })
     }
 
-    /// What a variant of that shape takes: of the bundle's buckets the smallest that holds it, scaled to its
-    /// rows of context.
+    /// Returns the cost of a variant of that shape: that of the smallest bucket of the bundle that holds it,
+    /// scaled to its rows of context.
     fn warm_cost(&self, warm: WarmKernel) -> Option<Cost> {
         let kernel = self.kernels.get(&Group::Mha)?;
         let device = self.devices[Lane::Npu as usize].as_ref()?;

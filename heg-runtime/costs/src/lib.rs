@@ -1,8 +1,7 @@
 //! Costs for the scheduler from a bundle's annotations for one machine.
 //!
-//! The scheduler asks what a call takes and never sees a manifest; engine and simulator give it these costs. They stand
-//! in a crate of their own so that `heg-sched` needs neither bundles nor profiles, and so no files.
-#![deny(missing_docs)]
+//! The scheduler asks for the cost of a call and never sees a manifest; engine and simulator give it these costs. They
+//! are a separate crate so that `heg-sched` depends on neither bundles nor profiles, and so on no files.
 
 mod annotated;
 

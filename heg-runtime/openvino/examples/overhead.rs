@@ -1,10 +1,10 @@
-//! What a call costs before any work is done: binding, running and waiting, on a model of one
-//! addition.
+//! Measures the overhead of a call before any work is done: binding, running and waiting, on a
+//! model of one addition.
 //!
 //! Run with `cargo run --release -p heg-openvino --example overhead -- PROPERTY=VALUE …`. Each
 //! figure is the best mean of several rounds, in microseconds, on one thread of the CPU plugin.
 
-#[path = "../tests/tiny_models/mod.rs"]
+#[path = "../tests/it/tiny_models/mod.rs"]
 mod tiny_models;
 
 use std::hint::black_box;

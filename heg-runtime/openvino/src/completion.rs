@@ -1,8 +1,8 @@
-//! What happens when an inference that was started ends: the function that OpenVINO calls.
+//! The completion of a started inference: the function that OpenVINO calls.
 //!
-//! It runs the user's callback, keeps a panic for whoever waits, and marks the run as finished. The
-//! mark is needed since the C interface's `ov_infer_request_wait_for` does not say whether it
-//! waited to the end. No call into OpenVINO is made here.
+//! It runs the user's callback, keeps its panic for the waiting thread, and marks the run as
+//! finished. The mark is needed because the C interface's `ov_infer_request_wait_for` does not say
+//! whether it waited to the end. No call into OpenVINO is made here.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use openvino_sys::ov_callback_t;
 
-/// Owner of the state that OpenVINO's callback works on, at an address that never changes.
+/// Owner of the state on which OpenVINO's callback works, at an address that never changes.
 ///
 /// **Invariants**
 /// - `shared` came from a box, and is released only in `drop`.
-/// - Whoever registers [`as_raw`](Self::as_raw) keeps the value until the request that has it is
-///   freed.
+/// - The code that registers [`as_raw`](Self::as_raw) keeps the value until the request that has it
+///   is freed.
 pub(crate) struct Completion {
     shared: NonNull<Shared>,
 }
@@ -56,25 +56,25 @@ impl Completion {
         Self { shared }
     }
 
-    /// What to register with OpenVINO.
+    /// Returns the raw callback to register with OpenVINO.
     pub(crate) fn as_raw(&self) -> *const ov_callback_t {
         &raw const self.shared().raw
     }
 
-    /// Prepares for the next run; no run is going on.
+    /// Prepares for the next run. No run may be under way.
     pub(crate) fn arm(&self) {
         *self.shared().state() = State::default();
     }
 
-    /// Replaces the user's callback; no run is going on.
+    /// Replaces the user's callback. No run may be under way.
     pub(crate) fn set_callback(&self, callback: Callback) {
         *lock(&self.shared().callback) = Some(callback);
     }
 
-    /// Waits for the end of the run, callback included, and says whether it has come.
+    /// Waits for the end of the run, callback included; returns whether it has ended.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let shared = self.shared();
-        // A timeout beyond the clock's range is as good as none.
+        // A timeout beyond the clock's range counts as none.
         let deadline = Instant::now().checked_add(timeout);
         let mut state = shared.state();
         while !state.finished {
@@ -94,7 +94,7 @@ impl Completion {
         true
     }
 
-    /// The message of the callback's panic in the latest run, once.
+    /// Takes the message of the callback's panic in the latest run, if there was one.
     pub(crate) fn take_panic(&self) -> Option<String> {
         self.shared().state().panic.take()
     }
@@ -113,7 +113,7 @@ impl Drop for Completion {
     }
 }
 
-// SAFETY: the pointer is an owned box, and what is in it is protected by mutexes or constant. The
+// SAFETY: the pointer is an owned box, and its contents are protected by mutexes or constant. The
 // callback is `Send`.
 unsafe impl Send for Completion {}
 
@@ -137,12 +137,12 @@ impl Shared {
 
 /// Called by OpenVINO, on a thread of its own, when a run ends, fails or is cancelled.
 ///
-/// Unwinding cannot leave it: panics of the callback are caught, any other ends the process, as for
-/// every `extern "C"` function.
+/// Unwinding cannot leave it: panics of the callback are caught, and any other panic ends the
+/// process, as in every `extern "C"` function.
 ///
 /// # Safety
 ///
-/// `args` is the pointer that [`Completion::new`] stored, and the completion lives.
+/// `args` is the pointer that [`Completion::new`] stored, and the completion is alive.
 unsafe extern "C" fn ended(args: *mut c_void) {
     // SAFETY: by the caller's promise the pointer is to a live `Shared`, which is only ever
     // borrowed shared after it was made.

@@ -1,8 +1,8 @@
-//! The loaded library: devices, their properties, and the way to models.
+//! The loaded library: devices, their properties, and the creation of models.
 //!
 //! A process loads OpenVINO once; each [`Core`] then has its own set of device plugins. One core
-//! per process is the rule. Only calls without variable arguments are used: `openvino-sys` declares
-//! the variable ones with a fixed number, which is not how they are called.
+//! per process is the rule. Only functions without variable arguments are called: `openvino-sys`
+//! declares variadic ones with a fixed number of arguments, which is not how they are called.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
@@ -37,11 +37,11 @@ struct Inner {
 }
 
 impl Core {
-    /// Loads OpenVINO from where [`find_libraries`] finds it.
+    /// Loads OpenVINO from the folder that [`find_libraries`] finds.
     ///
     /// # Errors
     ///
-    /// What [`find_libraries`] and [`load_from`](Self::load_from) say.
+    /// Those of [`find_libraries`] and [`load_from`](Self::load_from).
     pub fn load() -> Result<Self, Error> {
         Self::load_from(&find_libraries()?)
     }
@@ -64,16 +64,16 @@ impl Core {
         })
     }
 
-    /// Version of the library, with its build number.
+    /// Returns the version of the library, with its build number.
     pub fn version(&self) -> &str {
         &self.inner.version
     }
 
-    /// Devices that can run something now, such as `CPU`, `GPU.0`, `NPU`.
+    /// Returns the devices that can run something now, such as `CPU`, `GPU.0`, `NPU`.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when a plugin cannot be asked.
+    /// [`Error::Call`] if a plugin cannot be asked.
     pub fn available_devices(&self) -> Result<Vec<String>, Error> {
         let mut list = ov_available_devices_t {
             devices: ptr::null_mut(),
@@ -94,7 +94,7 @@ impl Core {
         Ok(names)
     }
 
-    /// A property of a device, as text.
+    /// Returns a property of a device, as text.
     ///
     /// # Errors
     ///
@@ -117,7 +117,8 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the device refuses, [`Error::PointerProperty`] when text will not do.
+    /// [`Error::Call`] if the device refuses, [`Error::PointerProperty`] if the value cannot be
+    /// text.
     pub fn set_property(&self, device: &str, name: &str, value: &str) -> Result<(), Error> {
         let device = c_string("device", device)?;
         let properties = Properties::new(&[(name, value)])?;
@@ -132,8 +133,8 @@ impl Core {
 
     /// Reads a model from its text, with constants that point into `weights`.
     ///
-    /// `weights` is a view of bytes ([`TensorType::U8`]); offsets in the text count from its
-    /// start. It must not change any more: plugins may look at constants until the last request is
+    /// `weights` is a view of bytes ([`TensorType::U8`]); offsets in the text count from its start.
+    /// The bytes must not change any more: plugins may read constants until the last request is
     /// gone.
     ///
     /// # Errors
@@ -206,15 +207,15 @@ impl Core {
         CompiledModel::new(handle, model.memory().cloned(), self.clone())
     }
 
-    /// Loads what [`CompiledModel::export_to`] wrote, from a view of its bytes.
+    /// Loads a model that [`CompiledModel::export_to`] wrote, from a view of its bytes.
     ///
-    /// The device may keep pointing into `blob`, so it is held like weights are. The C interface
+    /// The device may keep pointing into `blob`, so it is held as weights are. The C interface
     /// takes no properties here: set them on the device before.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the device refuses the blob, [`Error::ElementTypeMismatch`] when the
-    /// view is not one of bytes.
+    /// [`Error::Call`] if the device refuses the blob, [`Error::ElementTypeMismatch`] if the view
+    /// is not one of bytes.
     pub fn import(&self, blob: &Tensor, device: &str) -> Result<CompiledModel, Error> {
         require_bytes("blob", blob)?;
         let device = c_string("device", device)?;
@@ -251,7 +252,7 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// Says whether a [`Core`] has been loaded; `openvino-sys` panics on calls before that.
+/// Checks that a [`Core`] has been loaded; `openvino-sys` panics on calls before that.
 pub(crate) fn ensure_loaded() -> Result<(), Error> {
     if LOADED.load(Ordering::Acquire) {
         Ok(())
@@ -272,7 +273,7 @@ fn require_bytes(what: &'static str, tensor: &Tensor) -> Result<(), Error> {
     })
 }
 
-/// Loads the library unless this process has it already, and answers its version.
+/// Loads the library unless this process has it already; returns its version.
 fn load_library(folder: &Path) -> Result<String, Error> {
     let path = library_file(folder).ok_or_else(|| Error::LibraryNotFound {
         searched: vec![folder.to_owned()],
@@ -284,7 +285,7 @@ fn load_library(folder: &Path) -> Result<String, Error> {
             requested: path,
         });
     }
-    // `openvino-sys` panics when a library has no version, or one that is not made of numbers.
+    // `openvino-sys` panics if a library has no version, or one that is not made of numbers.
     let outcome = std::panic::catch_unwind(|| openvino_sys::library::load_from(&path))
         .unwrap_or_else(|_| Err("not a release of OpenVINO".to_owned()));
     outcome.map_err(|message| Error::LibraryUnusable {
@@ -321,9 +322,9 @@ fn version() -> Result<String, Error> {
     Ok(number)
 }
 
-/// Year and release must agree: status codes and element types are enumerations of the release, and
-/// a value unknown to `openvino-sys` would not be one of its enumerations. Patches do not change
-/// them.
+/// Returns whether year and release agree: status codes and element types are enumerations of the
+/// release, and a value unknown to `openvino-sys` would be an invalid enumeration value. Patches do
+/// not change them.
 fn same_release(found: &str) -> bool {
     let release = |version: &str| -> Vec<String> {
         version
@@ -335,10 +336,10 @@ fn same_release(found: &str) -> bool {
     release(found) == release(OPENVINO_VERSION)
 }
 
-/// Library of this process, set when one has loaded and passed its checks.
+/// The library of this process, set after one has loaded and passed its checks.
 static LIBRARY: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Whether [`LIBRARY`] is set, for those who make tensors in a hot path.
+/// Whether [`LIBRARY`] is set, for code that creates tensors in a hot path.
 static LOADED: AtomicBool = AtomicBool::new(false);
 
 #[cfg(test)]

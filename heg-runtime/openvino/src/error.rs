@@ -1,8 +1,8 @@
-//! Everything that can go wrong at the device boundary, as data.
+//! The errors at the device boundary, as data.
 //!
-//! Variants hold what was asked and what was found; the text is made here and nowhere else.
-//! Mapping to the four causes of the project (input, incompatible, environment, bug) is the
-//! caller's, who knows where the model and the memory came from.
+//! Variants hold the requested and the found values; the text is made here and nowhere else. The
+//! caller maps them to the four causes of the project (input, incompatible, environment, bug),
+//! since it knows where the model and the memory came from.
 
 use std::path::PathBuf;
 
@@ -13,17 +13,17 @@ use crate::tensor::TensorType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No folder with the OpenVINO libraries in any of the usual places.
+    /// None of the usual places has a folder with the OpenVINO libraries.
     #[error(
         "OpenVINO `{OPENVINO_VERSION}` not found, searched: {}",
         list(searched)
     )]
     LibraryNotFound {
-        /// The folders that were looked at, in order, each with its folders of libraries.
+        /// The searched folders, in order, each with its folders of libraries.
         searched: Vec<PathBuf>,
     },
 
-    /// An environment variable points at something that holds no OpenVINO.
+    /// An environment variable points at a place that holds no OpenVINO.
     #[error(
         "environment variable `{variable}` is `{}`, which holds no OpenVINO library, searched: {}",
         value.display(),
@@ -32,51 +32,51 @@ pub enum Error {
     EnvironmentUnusable {
         /// Name of the variable.
         variable: &'static str,
-        /// What it is set to.
+        /// Value of the variable.
         value: PathBuf,
-        /// The folder that was looked at, with its folders of libraries.
+        /// The searched folder, with its folders of libraries.
         searched: Vec<PathBuf>,
     },
 
-    /// The libraries are there, and somebody could change them who could not change this program.
+    /// The libraries exist, but users who could not change this program could change them.
     #[error("OpenVINO in `{}` is not used, since others could change it", folder.display())]
     LibraryExposed {
         /// The folder of the libraries.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the folder.
         source: heg_files::FileError,
     },
 
-    /// The library is there and cannot be loaded.
+    /// The library exists, but cannot be loaded.
     #[error("cannot load `{}`: {message}", path.display())]
     LibraryUnusable {
         /// The file or folder that was to be loaded.
         path: PathBuf,
-        /// The loader's words.
+        /// The loader's message.
         message: String,
     },
 
-    /// The library is of a release whose C interface this crate was not written for.
+    /// The library is of a release for whose C interface this crate was not written.
     #[error("`{}` is OpenVINO `{found}`, this build needs `{expected}`", path.display())]
     VersionMismatch {
         /// The library.
         path: PathBuf,
-        /// Release this crate was written for.
+        /// The release for which this crate was written.
         expected: &'static str,
-        /// What the library says it is.
+        /// The library's own version.
         found: String,
     },
 
-    /// A process loads OpenVINO once, and it was loaded from elsewhere.
+    /// A process can load OpenVINO only once, and it was loaded from elsewhere.
     #[error(
         "OpenVINO is already loaded from `{}`, cannot load it from `{}` as well",
         loaded.display(),
         requested.display()
     )]
     AlreadyLoaded {
-        /// Library in use.
+        /// The library in use.
         loaded: PathBuf,
-        /// Library asked for.
+        /// The requested library.
         requested: PathBuf,
     },
 
@@ -84,40 +84,40 @@ pub enum Error {
     #[error("OpenVINO is not loaded yet")]
     NotLoaded,
 
-    /// OpenVINO refused.
+    /// OpenVINO refused a call.
     #[error("`{function}` failed with `{status}`: {message}")]
     Call {
         /// Function of the C interface.
         function: &'static str,
         /// Name of its status code.
         status: String,
-        /// OpenVINO's own words. It keeps one message per process: when calls fail on several
-        /// threads at once, this may be another call's.
+        /// OpenVINO's message. It keeps one message per process: if calls fail on several threads
+        /// at once, this may be another call's.
         message: String,
     },
 
-    /// Text for OpenVINO must not contain a zero byte.
+    /// A text for OpenVINO contains a zero byte.
     #[error("{what} contains a zero byte: `{}`", text.escape_debug())]
     ZeroByte {
-        /// What the text is.
+        /// The meaning of the text.
         what: &'static str,
         /// The text.
         text: String,
     },
 
-    /// The property's value is a pointer, which text cannot be.
+    /// The property's value is a pointer, which text cannot express.
     #[error("property `{name}` takes a pointer and cannot be set from text")]
     PointerProperty {
         /// Name of the property.
         name: String,
     },
 
-    /// A file could not be made or read.
+    /// A file could not be created or read.
     #[error("cannot write `{}`", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
@@ -125,27 +125,27 @@ pub enum Error {
     /// The operating system has no memory left.
     #[error("cannot allocate `{bytes}` bytes")]
     Allocation {
-        /// What was asked for.
+        /// Requested size in bytes.
         bytes: usize,
     },
 
     /// A range reaches past the end of its memory.
     #[error("`{bytes}` bytes at offset `{offset}` do not fit into memory of `{len}` bytes")]
     OutOfBounds {
-        /// First byte of the range.
+        /// Offset of the range's first byte.
         offset: usize,
-        /// Length of the range.
+        /// Length of the range, in bytes.
         bytes: usize,
-        /// Length of the memory.
+        /// Length of the memory, in bytes.
         len: usize,
     },
 
     /// A view does not start at a multiple of its element's size.
     #[error("view at offset `{offset}` is not aligned to the `{align}` bytes of its elements")]
     Misaligned {
-        /// First byte of the view.
+        /// Offset of the view's first byte.
         offset: usize,
-        /// Size of an element.
+        /// Size of an element, in bytes.
         align: usize,
     },
 
@@ -158,16 +158,16 @@ pub enum Error {
         shape: Vec<usize>,
     },
 
-    /// More dimensions than this crate passes on.
+    /// A shape has more dimensions than this crate supports.
     #[error("tensor has `{rank}` dimensions, at most `{max}` are supported")]
     RankTooLarge {
         /// Number of dimensions.
         rank: usize,
-        /// Limit.
+        /// Maximum number of dimensions.
         max: usize,
     },
 
-    /// Memory that must not be written was bound to an output.
+    /// Read-only memory was bound to an output.
     #[error("output `{port}` is written, its memory is read-only")]
     ReadOnly {
         /// Name or index of the port.
@@ -179,13 +179,13 @@ pub enum Error {
     PortMissing {
         /// `input` or `output`.
         direction: &'static str,
-        /// Index asked for.
+        /// The requested index.
         index: usize,
         /// Number of ports.
         count: usize,
     },
 
-    /// A tensor's shape does not fit the port it is bound to.
+    /// A tensor's shape does not fit the port to which it is bound.
     #[error("port `{port}` has shape `{expected}`, the tensor has `{found:?}`")]
     ShapeMismatch {
         /// Name or index of the port.
@@ -196,18 +196,18 @@ pub enum Error {
         found: Vec<usize>,
     },
 
-    /// A tensor's element type is not the one needed.
+    /// A tensor does not have the required element type.
     #[error("`{port}` has elements of `{expected}`, the tensor has `{found}`")]
     ElementTypeMismatch {
-        /// Name or index of the port, or what else was to take the tensor.
+        /// Name or index of the port, or another destination of the tensor.
         port: String,
-        /// Type needed.
+        /// Required type.
         expected: TensorType,
-        /// Type given.
+        /// Given type.
         found: TensorType,
     },
 
-    /// OpenVINO uses an element type that this crate does not pass on.
+    /// OpenVINO uses an element type that this crate does not support.
     #[error("`{port}` has elements of unsupported type `{found}`")]
     ElementTypeUnsupported {
         /// Name or index of the port.
@@ -216,10 +216,10 @@ pub enum Error {
         found: String,
     },
 
-    /// Two lengths that must agree do not.
+    /// Two lengths do not agree.
     #[error("source has `{found}` {unit}, destination has room for `{expected}`")]
     LengthMismatch {
-        /// What is counted.
+        /// The unit of the lengths.
         unit: &'static str,
         /// Length of the destination.
         expected: usize,
@@ -230,7 +230,7 @@ pub enum Error {
     /// The request is running: started, and not yet waited for to the end.
     #[error("cannot {what} while the request is running")]
     Busy {
-        /// What was asked for.
+        /// The requested operation.
         what: &'static str,
     },
 
@@ -242,7 +242,7 @@ pub enum Error {
     #[error("the inference was cancelled")]
     Cancelled,
 
-    /// The inference ended well, and the completion callback panicked.
+    /// The inference succeeded, but the completion callback panicked.
     #[error("the completion callback panicked: {message}")]
     CallbackPanicked {
         /// The panic's message.

@@ -3,23 +3,22 @@
 //! The libraries are loaded at run time (`locate`, [`Core::load`]); nothing links against them, so
 //! everything that needs no device builds and runs without OpenVINO. Follows DESIGN §4.5–4.8.
 //!
-//! **Memory.** Inference reads and writes memory of the caller's. [`Memory`] is the promise that a
-//! range stays mapped, [`Tensor`] a checked view into it that holds it; models hold the memory of
-//! their weights, compiled models hold their model's, requests hold every bound tensor. So nothing
-//! that OpenVINO may touch can be freed early. Two running requests that overlap in writable
-//! memory, or a copy taken from memory that a running request writes, see unspecified bytes;
-//! keeping them apart is the scheduler's duty.
+//! **Memory.** Inference reads and writes memory of the caller. [`Memory`] is the promise that a
+//! range stays mapped, [`Tensor`] a checked view into it that keeps it alive; models hold the memory
+//! of their weights, compiled models hold their model's, requests hold every bound tensor. So memory
+//! that OpenVINO may touch cannot be freed early. Two running requests that overlap in writable
+//! memory, or a copy taken from memory that a running request writes, see unspecified bytes; keeping
+//! them apart is the scheduler's duty.
 //!
 //! **Threads.** [`Core`] and [`CompiledModel`] are shared freely. An [`InferRequest`] belongs to one
-//! thread at a time: it can be sent, not shared. Completion callbacks run on a thread of
-//! OpenVINO's.
+//! thread at a time: it can be sent, not shared. Completion callbacks run on one of OpenVINO's
+//! threads.
 //!
 //! **Trust.** Models and blobs are parsed by OpenVINO and its device compilers, which do not defend
-//! themselves against hostile bytes. Verify the hash of what comes from a bundle before it gets
+//! themselves against hostile bytes. Verify the hashes of a bundle's sections before passing them
 //! here.
 
 #![deny(unsafe_code)]
-#![warn(missing_docs)]
 
 #[allow(
     unsafe_code,

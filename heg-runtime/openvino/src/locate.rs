@@ -1,13 +1,12 @@
 //! Finds the folder that holds the OpenVINO libraries.
 //!
-//! Looks at what the user says (environment), then beside the running executable, where `cargo
-//! xtask setup` and release archives put it. Does not load anything, and knows no system folders:
-//! which OpenVINO runs must be visible in the answer. A variable that is set and useless is an
-//! error, never a reason to look further.
+//! Looks at the user's environment variables, then beside the running executable, where `cargo xtask setup` and
+//! release archives put the folder. Loads nothing, and knows no system folders: the result must show which OpenVINO
+//! runs. A variable that is set to a place without OpenVINO is an error, never a reason to look further.
 //!
-//! What is found runs in this process, so it has to belong to somebody who could do that anyway: root, this user, the
-//! owner of the executable, and the owner of a folder that a variable names. Where anybody else could change it, that
-//! is an error too.
+//! The libraries run in this process, so they have to belong to somebody who could change it anyway: root, this user,
+//! the owner of the executable, or the owner of a folder that a variable names. It is an error if anybody else could
+//! change them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,26 +16,25 @@ use heg_files::Owners;
 use crate::error::Error;
 use crate::platform::LIBRARY_FILES;
 
-/// Release of OpenVINO that this project is built and measured with.
+/// Release of OpenVINO with which this project is built and measured.
 pub const OPENVINO_VERSION: &str = "2026.4.1";
 
-/// The folder that holds the OpenVINO C library.
+/// Returns the folder that holds the OpenVINO C library.
 ///
-/// Looks at `OPENVINO_DIR`, then `INTEL_OPENVINO_DIR`, then `openvino-2026.4.1` in the executable's
-/// folder and the three above it. Each may be the folder of the libraries itself, an install root,
-/// or a Python package. An empty variable counts as not set.
+/// Looks at `OPENVINO_DIR`, then `INTEL_OPENVINO_DIR`, then `openvino-2026.4.1` in the executable's folder and the
+/// three above it. Each may be the folder of the libraries itself, an install root, or a Python package. An empty
+/// variable counts as not set.
 ///
 /// # Errors
 ///
-/// [`Error::EnvironmentUnusable`] when a variable is set to a place without OpenVINO,
-/// [`Error::LibraryNotFound`] when there is none anywhere, [`Error::LibraryExposed`] when others could change what
-/// was found.
+/// [`Error::EnvironmentUnusable`] if a variable is set to a place without OpenVINO, [`Error::LibraryNotFound`] if
+/// there is none anywhere, [`Error::LibraryExposed`] if others could change the libraries.
 pub fn find_libraries() -> Result<PathBuf, Error> {
     let executable = std::env::current_exe().ok();
     search(&|name| std::env::var_os(name), executable.as_deref())
 }
 
-/// The C library's file in `folder`, if it is there.
+/// Returns the C library's file in `folder`, if it exists.
 pub(crate) fn library_file(folder: &Path) -> Option<PathBuf> {
     LIBRARY_FILES
         .iter()
@@ -75,7 +73,7 @@ fn search(
     Err(Error::LibraryNotFound { searched })
 }
 
-/// The folder, if only its rightful owners can change what is in it; `trusted` is whose owner is one of them.
+/// Returns the folder if only its rightful owners can change its contents; the owner of `trusted` is one of them.
 fn checked(folder: PathBuf, trusted: Option<&Path>) -> Result<PathBuf, Error> {
     let check = || {
         let owners = Owners::this_user();
@@ -106,13 +104,14 @@ fn search_root(root: &Path, searched: &mut Vec<PathBuf>) -> Option<PathBuf> {
     None
 }
 
-/// First one wins. The second is set by the `setupvars` script of Intel's archives.
+/// Environment variables, the first of which wins. The `setupvars` script of Intel's archives sets the second.
 const VARIABLES: [&str; 2] = ["OPENVINO_DIR", "INTEL_OPENVINO_DIR"];
 
-/// The executable's own folder and three above it: `cargo test` runs in `target/debug/deps`.
+/// Number of searched folders: the executable's own and three above it, since `cargo test` runs in
+/// `target/debug/deps`.
 const FOLDERS_SEARCHED: usize = 4;
 
-/// Where the libraries are below a root: itself, Intel's archives, plain prefixes, Python packages.
+/// Folders of the libraries below a root: the root itself, Intel's archives, plain prefixes, Python packages.
 const LAYOUTS: [&str; 6] = [
     "",
     "runtime/lib/intel64",
@@ -191,7 +190,7 @@ mod tests {
         assert_eq!(searched.len(), FOLDERS_SEARCHED);
     }
 
-    /// Whoever can write above the executable could put a library there.
+    /// A user who can write to a folder above the executable could put a library there.
     #[cfg(unix)]
     #[test]
     fn libraries_that_others_could_change_are_refused() {

@@ -1,9 +1,8 @@
 //! Memory that the caller owns and OpenVINO reads and writes.
 //!
-//! [`Memory`] is the contract; [`HostBuffer`] the plain implementation, for activations and tests.
-//! File mappings and reserved KV ranges implement it elsewhere. Which part of a range is a tensor
-//! is `tensor.rs`'s affair. Aligned to pages throughout, since the NPU plugin copies what is not
-//! (DESIGN §4.8).
+//! [`Memory`] is the contract; [`HostBuffer`] the plain implementation, for activations and tests. File mappings and
+//! reserved KV ranges implement it elsewhere. `tensor.rs` has the views of tensors into a range. All memory is
+//! aligned to pages, since the NPU plugin copies unaligned memory (DESIGN §4.8).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -16,48 +15,48 @@ use crate::error::Error;
 /// Whether OpenVINO may write to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Inputs and weights only.
+    /// The range holds inputs and weights only.
     ReadOnly,
-    /// Inputs, weights and outputs.
+    /// The range holds inputs, weights and outputs.
     ReadWrite,
 }
 
-/// A range of bytes that OpenVINO may use while the value lives.
+/// A range of bytes that OpenVINO may use while the value is alive.
 ///
 /// # Safety
 ///
-/// - `as_ptr` and `len` give the same answers for the life of the value, and all of that range is
-///   one allocation or mapping, mapped and readable; writable too if `access` says
-///   [`Access::ReadWrite`]. The address is not null, even for a length of zero.
+/// - `as_ptr` and `len` give the same answers for the life of the value, and all of that range is one allocation or
+///   mapping, mapped and readable; writable too if `access` says [`Access::ReadWrite`]. The address is not null, even
+///   for a length of zero.
 /// - Bytes of a read-only range do not change while the value lives.
-/// - Memory that is [`Access::ReadWrite`] is never exposed as a Rust reference while a request that
-///   binds it is running: it is accessed through raw pointers, as memory shared with a device is.
+/// - Memory that is [`Access::ReadWrite`] is never exposed as a Rust reference while a request that binds it is
+///   running: it is accessed through raw pointers, as memory shared with a device is.
 pub unsafe trait Memory: Send + Sync + 'static {
-    /// First byte of the range.
+    /// Returns a pointer to the first byte of the range.
     fn as_ptr(&self) -> *const u8;
 
-    /// Length of the range in bytes.
+    /// Returns the length of the range in bytes.
     fn len(&self) -> usize;
 
-    /// What OpenVINO may do with it.
+    /// Returns the access that OpenVINO may have to the range.
     fn access(&self) -> Access;
 
-    /// Whether the range has no bytes.
+    /// Returns whether the range has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Zeroed, writable memory in whole pages of its own, which are taken from the system as they are first written and
-/// given back at the end. An allocator would keep them, and write the zeros itself when it gives them out again: some
-/// 30 ms for the activations of 2000 tokens.
+/// Zeroed, writable memory in whole pages of its own, which the system provides as they are first written and takes
+/// back at the end. An allocator would keep them, and write the zeros itself when it reuses them: some 30 ms for the
+/// activations of 2000 tokens.
 ///
-/// Its accessors copy. They may be called while a request runs on the same buffer; bytes that the
-/// request writes meanwhile are then unspecified.
+/// Its accessors copy. They may be called while a request runs on the same buffer; bytes that the request writes
+/// meanwhile are then unspecified.
 ///
 /// **Invariants**
 /// - `map` is at least `bytes` long.
-/// - Copies of this process hold `copies`: shared to read, alone to write.
+/// - Copies by this process hold the lock `copies`: shared to read, exclusive to write.
 pub struct HostBuffer {
     map: MmapRaw,
     bytes: usize,
@@ -69,7 +68,7 @@ impl HostBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Allocation`] when there is no memory.
+    /// [`Error::Allocation`] if there is no memory.
     pub fn new(bytes: usize) -> Result<Self, Error> {
         let map = MmapOptions::new().len(bytes.max(1)).map_anon();
         let map = map.map_err(|_| Error::Allocation { bytes })?;
@@ -80,18 +79,18 @@ impl HostBuffer {
         })
     }
 
-    /// A buffer with a copy of `values`.
+    /// Creates a buffer with a copy of `values`.
     ///
     /// # Errors
     ///
-    /// [`Error::Allocation`] when there is no memory.
+    /// [`Error::Allocation`] if there is no memory.
     pub fn from_f32(values: &[f32]) -> Result<Self, Error> {
         let buffer = Self::new(size_of_val(values))?;
         buffer.write_f32(0, values)?;
         Ok(buffer)
     }
 
-    /// Copies the bytes of `range` into `into`, which must be as long.
+    /// Copies the bytes of `range` into `into`, which must have the same length.
     ///
     /// # Errors
     ///
@@ -127,7 +126,7 @@ impl HostBuffer {
         Ok(())
     }
 
-    /// Copies elements that start at `offset_bytes` into `into`. Any offset will do.
+    /// Copies the elements from `offset_bytes` on into `into`. The offset need not be aligned.
     ///
     /// # Errors
     ///
@@ -141,7 +140,7 @@ impl HostBuffer {
         self.read(offset_bytes..end, bytes)
     }
 
-    /// Copies `from` to where `offset_bytes` says. Any offset will do.
+    /// Copies `from` to the bytes from `offset_bytes` on. The offset need not be aligned.
     ///
     /// # Errors
     ///
@@ -194,15 +193,15 @@ impl std::fmt::Debug for HostBuffer {
     }
 }
 
-/// Copies out of memory that code outside this process' Rust may be writing.
+/// Copies out of memory that code outside this process's Rust may be writing.
 ///
-/// Words are loaded one by one with relaxed atomics, so that a concurrent foreign write can give
-/// stale or mixed words and nothing worse.
+/// Words are loaded one by one with relaxed atomics, so that a concurrent foreign write can give stale or mixed words
+/// and nothing worse.
 ///
 /// # Safety
 ///
-/// The `into.len()` bytes at `source` stay mapped, readable and writable for the call, and no Rust
-/// code writes them meanwhile.
+/// The `into.len()` bytes at `source` stay mapped, readable and writable for the call, and no Rust code writes them
+/// meanwhile.
 pub(crate) unsafe fn copy_from_shared(source: *const u8, into: &mut [u8]) {
     let source = source.cast_mut();
     let head = source.align_offset(WORD_BYTES).min(into.len());
@@ -227,12 +226,12 @@ pub(crate) unsafe fn copy_from_shared(source: *const u8, into: &mut [u8]) {
     }
 }
 
-/// Copies into memory that code outside this process' Rust may be reading.
+/// Copies into memory that code outside this process's Rust may be reading.
 ///
 /// # Safety
 ///
-/// The `from.len()` bytes at `target` stay mapped, readable and writable for the call, and no Rust
-/// code accesses them meanwhile.
+/// The `from.len()` bytes at `target` stay mapped, readable and writable for the call, and no Rust code accesses them
+/// meanwhile.
 unsafe fn copy_to_shared(from: &[u8], target: *mut u8) {
     let head = target.align_offset(WORD_BYTES).min(from.len());
     let (first, rest) = from.split_at(head);
@@ -256,7 +255,7 @@ unsafe fn copy_to_shared(from: &[u8], target: *mut u8) {
     }
 }
 
-/// The bytes of a slice, to be filled by a copy.
+/// Returns the bytes of a slice, to be filled by a copy.
 pub(crate) fn f32_bytes_mut(values: &mut [f32]) -> &mut [u8] {
     let bytes = size_of_val(values);
     // SAFETY: same range and lifetime as the exclusive borrow of `values`; any address is aligned
@@ -270,7 +269,7 @@ const WORD_BYTES: usize = 8;
 mod tests {
     use super::*;
 
-    /// Alignment and granularity of what the NPU plugin imports without a copy (OpenVINO PR 32187).
+    /// Alignment and granularity of memory that the NPU plugin imports without a copy (OpenVINO PR 32187), in bytes.
     const PAGE_BYTES: usize = 4096;
 
     #[test]

@@ -1,7 +1,7 @@
 //! A model as read, and as compiled for a device.
 //!
 //! Both hold the memory of their weights: constants are pointers into it, all the way into the
-//! device plugin. Reading and compiling are `core.rs`'s, what the ports look like is `port.rs`'s.
+//! device plugin. `core.rs` reads and compiles models, `port.rs` describes their ports.
 
 use std::fmt;
 use std::path::Path;
@@ -23,9 +23,10 @@ use crate::properties::Properties;
 use crate::request::InferRequest;
 use crate::sys::{Handle, c_string, check, take_string};
 
-/// A model as read from its text: [`Core::read_model`] makes it, [`Core::compile`] takes it.
+/// A model as read from its text: the result of [`Core::read_model`], and the input of
+/// [`Core::compile`].
 pub struct Model {
-    // Declared before `weights`: OpenVINO's object goes first.
+    // Declared before `weights`, so that OpenVINO's object is dropped first.
     handle: Handle<ov_model_t>,
     weights: Option<Arc<dyn Memory>>,
 }
@@ -60,14 +61,15 @@ pub struct CompiledModel {
     inner: Arc<Inner>,
 }
 
-/// Fields are dropped in this order: OpenVINO's object, what it points into, what made it.
+/// Fields are dropped in this order: OpenVINO's object, the memory into which it points, the core
+/// that made it.
 struct Inner {
     handle: Handle<ov_compiled_model_t>,
     _memory: Option<Arc<dyn Memory>>,
     _core: Core,
     inputs: Vec<PortInfo>,
     outputs: Vec<PortInfo>,
-    /// Held while one of its properties is changed or read.
+    /// Held while a property is changed or read.
     properties: Mutex<()>,
 }
 
@@ -102,7 +104,7 @@ impl CompiledModel {
         &self.inner.outputs
     }
 
-    /// A property this was compiled with, or that describes it, as text.
+    /// Returns a property with which the model was compiled, or that describes it, as text.
     ///
     /// # Errors
     ///
@@ -119,12 +121,12 @@ impl CompiledModel {
         Ok(unsafe { take_string(value) })
     }
 
-    /// Changes a property of what is compiled, for the inferences from now on.
+    /// Changes a property of the compiled model, for the inferences from now on.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the device has no such property or changes it only when it compiles,
-    /// [`Error::PointerProperty`] when text will not do.
+    /// [`Error::Call`] if the device has no such property or can change it only by compiling,
+    /// [`Error::PointerProperty`] if the value cannot be text.
     pub fn set_property(&self, name: &str, value: &str) -> Result<(), Error> {
         let properties = Properties::new(&[(name, value)])?;
         let _alone = self.properties();
@@ -137,13 +139,13 @@ impl CompiledModel {
         check("ov_compiled_model_set_properties", status)
     }
 
-    /// Writes what [`Core::import`] reads to a file, over what was there.
+    /// Exports the model to a file, for [`Core::import`]; replaces an existing file.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when the file cannot be made, [`Error::Call`] when the device cannot export.
+    /// [`Error::Io`] if the file cannot be created, [`Error::Call`] if the device cannot export.
     pub fn export_to(&self, path: &Path) -> Result<(), Error> {
-        // OpenVINO does not say why it cannot open a file, so it is made here.
+        // OpenVINO does not say why it cannot open a file, so the file is created here.
         std::fs::File::create(path).map_err(|source| Error::Io {
             path: path.to_owned(),
             source,
@@ -154,11 +156,11 @@ impl CompiledModel {
         check("ov_compiled_model_export_model", status)
     }
 
-    /// A request of its own, with nothing bound.
+    /// Creates a request, with nothing bound.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the device has no room for another.
+    /// [`Error::Call`] if the device has no room for another.
     pub fn request(&self) -> Result<InferRequest, Error> {
         let function = "ov_compiled_model_create_infer_request";
         // SAFETY: the model lives through the call. The new request is the handle's alone, to be
@@ -171,7 +173,7 @@ impl CompiledModel {
         InferRequest::new(handle, self.clone())
     }
 
-    /// Nobody else reads or changes properties meanwhile: not every plugin guards them.
+    /// Locks the properties against other readers and writers: not every plugin guards them.
     fn properties(&self) -> MutexGuard<'_, ()> {
         let properties = &self.inner.properties;
         properties.lock().unwrap_or_else(PoisonError::into_inner)
@@ -182,10 +184,11 @@ impl CompiledModel {
     }
 }
 
-// SAFETY: a compiled model is constant after compilation but for its properties, and meant to make
-// requests for several threads; plugins guard the streams and counters behind it. Here it is only
-// passed to calls that take it as constant, those on properties one at a time, and freed by the
-// last clone, when nobody else can call. `_memory` and `_core` are `Send` and `Sync` by themselves.
+// SAFETY: a compiled model is constant after compilation but for its properties, and is meant to
+// make requests for several threads; plugins guard the streams and counters behind it. Here it is
+// only passed to calls that take it as constant, those on properties one at a time, and freed by
+// the last clone, when nobody else can call. `_memory` and `_core` are `Send` and `Sync` by
+// themselves.
 unsafe impl Send for Inner {}
 
 // SAFETY: as above.

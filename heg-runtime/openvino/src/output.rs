@@ -1,7 +1,7 @@
-//! The result of an output, wherever OpenVINO put it.
+//! The result of an output, in memory of OpenVINO or of the caller.
 //!
-//! Copies only: what is behind may be memory of the caller's that other requests write too. Results
-//! that go on to another kernel are not read here, but bound to memory and bound again.
+//! Results are only copied: the memory may be the caller's, and other requests may write it too. A
+//! result for another kernel is not read here; the caller binds one memory to both.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -18,7 +18,7 @@ use crate::request::InferRequest;
 use crate::sys::{Handle, check};
 use crate::tensor::TensorType;
 
-/// Result of an output. The request cannot run again while it is looked at.
+/// The result of an output. The request cannot run again while this exists.
 pub struct Output<'request> {
     handle: Handle<ov_tensor_t>,
     name: String,
@@ -43,7 +43,7 @@ impl Output<'_> {
         })
     }
 
-    /// Shape of the result, which with a dynamic shape only the run has decided.
+    /// Returns the shape of the result; a dynamic shape is decided only by the run.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -59,11 +59,11 @@ impl Output<'_> {
         Ok(values)
     }
 
-    /// Copies the result into `into`, which must have as many elements.
+    /// Copies the result into `into`, which must have the same number of elements.
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::ElementTypeMismatch`] when it is not of `f32`, or
+    /// [`Error::LengthMismatch`], [`Error::ElementTypeMismatch`] if it is not of `f32`, or
     /// [`Error::Call`].
     pub fn read_f32(&self, into: &mut [f32]) -> Result<(), Error> {
         let found = TensorType::from_raw(self.raw_element, &self.name)?;
@@ -90,9 +90,9 @@ impl Output<'_> {
         if found > 0 && !data.is_null() {
             // SAFETY: `data` points at the tensor's elements, as many `f32` as `into` has, in
             // memory that OpenVINO writes results to, so writable; it stays until the request binds
-            // or runs again, which the borrow of the request excludes. Memory of the caller's is
-            // held by the request, and changed by Rust through copies of `Memory` implementations
-            // only, which treat it as shared with a device.
+            // or runs again, which the borrow of the request excludes. Memory of the caller is held
+            // by the request, and changed by Rust only through copies of `Memory` implementations,
+            // which treat it as shared with a device.
             unsafe { copy_from_shared(data.cast::<u8>(), f32_bytes_mut(into)) };
         }
         Ok(())

@@ -1,11 +1,11 @@
-//! What differs between operating systems: the names of OpenVINO's libraries, and paths for its C interface.
+//! The differences between operating systems: the names of OpenVINO's libraries, and paths for its C interface.
 
 use std::ffi::CString;
 use std::path::Path;
 
 use crate::error::Error;
 
-/// Names of the C library's file, the exact release first: Python wheels have only that one.
+/// Names of the C library's file, the exact release first, which is the only one in Python wheels.
 pub(crate) const LIBRARY_FILES: &[&str] = if cfg!(target_os = "windows") {
     &["openvino_c.dll"]
 } else if cfg!(target_os = "macos") {
@@ -14,7 +14,7 @@ pub(crate) const LIBRARY_FILES: &[&str] = if cfg!(target_os = "windows") {
     &["libopenvino_c.so.2641", "libopenvino_c.so"]
 };
 
-/// A path in the form the C interface takes: the system's own bytes.
+/// Converts a path to the form that the C interface takes: the system's own bytes.
 #[cfg(unix)]
 pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
     use std::os::unix::ffi::OsStrExt;
@@ -24,7 +24,7 @@ pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
     })
 }
 
-/// A path in the form the C interface takes: UTF-8, which OpenVINO widens.
+/// Converts a path to the form that the C interface takes: UTF-8, which OpenVINO widens.
 #[cfg(not(unix))]
 pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
     crate::sys::c_string("path", &path.to_string_lossy())

@@ -21,18 +21,18 @@ use crate::tensor::TensorType;
 /// An input or output of a compiled model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortInfo {
-    /// Tensor name, or the direction and index when the model gives none.
+    /// Tensor name, or the direction and index if the model gives none.
     pub name: String,
     /// Type of the elements.
     pub element: TensorType,
-    /// Shape as text: `?` for a dynamic dimension, `2..8` for a bounded one, `[...]` when not even
+    /// Shape as text: `?` for a dynamic dimension, `2..8` for a bounded one, `[...]` if not even
     /// the number of dimensions is known.
     pub shape: String,
     dims: Option<Vec<DimRange>>,
 }
 
 impl PortInfo {
-    /// Whether every dimension is known.
+    /// Returns whether every dimension is known.
     pub fn is_static(&self) -> bool {
         let known = |dim: &DimRange| Some(dim.min) == dim.max;
         self.dims
@@ -40,7 +40,7 @@ impl PortInfo {
             .is_some_and(|dims| dims.iter().all(known))
     }
 
-    /// Whether a tensor of this type and shape can be bound.
+    /// Returns whether a tensor of this type and shape can be bound.
     pub(crate) fn check(&self, element: TensorType, shape: &[usize]) -> Result<(), Error> {
         if element != self.element {
             let (port, expected) = (self.name.clone(), self.element);
@@ -65,7 +65,7 @@ impl PortInfo {
     }
 }
 
-/// Sizes that a dimension can take, without upper limit if there is no `max`.
+/// The sizes that a dimension can take, without an upper limit if there is no `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DimRange {
     min: usize,
@@ -73,7 +73,7 @@ struct DimRange {
 }
 
 impl DimRange {
-    /// OpenVINO has −1 for "no limit" on either side.
+    /// OpenVINO writes −1 for "no limit" on either side.
     fn from_raw(raw: ov_dimension_t) -> Self {
         Self {
             min: usize::try_from(raw.min).unwrap_or(0),
@@ -97,7 +97,7 @@ impl fmt::Display for DimRange {
     }
 }
 
-/// The C interface has the same functions twice, once for inputs and once for outputs.
+/// The functions of one direction: the C interface has them twice, for inputs and for outputs.
 pub(crate) struct Direction {
     name: &'static str,
     count_name: &'static str,
@@ -126,7 +126,7 @@ pub(crate) const OUTPUTS: Direction = Direction {
     port: ov_compiled_model_output_by_index,
 };
 
-/// All ports of one direction, in the order of their indices.
+/// Returns all ports of one direction, in the order of their indices.
 pub(crate) fn read_ports(
     model: &Handle<ov_compiled_model_t>,
     direction: &Direction,
@@ -153,7 +153,7 @@ fn read_port(port: &Handle<ov_output_const_port_t>, fallback: &str) -> Result<Po
     let mut name = ptr::null_mut();
     // SAFETY: the port lives through the call, and `name` is valid for a write.
     let status = unsafe { ov_port_get_any_name(port.as_ptr(), &raw mut name) };
-    // The call fails when a port has no name, which is no error here.
+    // The call fails for a port without a name, which is no error here.
     let name = if status == ov_status_e::OK {
         // SAFETY: after success `name` is a string allocated for the caller, used nowhere else.
         unsafe { take_string(name) }
@@ -175,7 +175,7 @@ fn read_port(port: &Handle<ov_output_const_port_t>, fallback: &str) -> Result<Po
     })
 }
 
-/// Dimensions of a port, or nothing when not even their number is known.
+/// Reads the dimensions of a port; `None` if not even their number is known.
 fn read_dims(port: &Handle<ov_output_const_port_t>) -> Result<Option<Vec<DimRange>>, Error> {
     let unknown = ov_dimension_t { min: 0, max: -1 };
     let mut shape = ov_partial_shape_t {

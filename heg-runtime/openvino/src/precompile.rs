@@ -1,19 +1,19 @@
-//! What a compiler and its worker processes say to each other when blobs are made for an NPU.
+//! The protocol between a compiler and its worker processes that make blobs for an NPU.
 //!
 //! Intel's NPU compiler is a library that may crash, hang, or exist for another operating system
 //! only. So it runs in processes of its own, `heg-npu-worker`, which read jobs from standard input
-//! and answer on standard output, a line each. Both sides take the lines from here. A worker is
+//! and answer on standard output, a line each. Both sides use the lines defined here. A worker is
 //! started in the folder of its jobs and files are plain names in it, so no path has to be
 //! translated between systems.
 //!
 //! Fields are separated by tabs; within a field `\\`, `\t`, `\n` and `\r` are escapes. Answers begin
-//! with [`MARK`]: other lines are what the libraries print by themselves, and mean nothing here.
+//! with [`MARK`]: other lines are output of the libraries themselves, and are ignored here.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Version of the lines below, which a worker names first: one built earlier must not be taken for
-/// one that works.
+/// Version of the protocol below, which a worker sends first, so that an outdated worker is not
+/// taken for one that works.
 pub const PROTOCOL: u32 = 1;
 
 /// First field of each answer.
@@ -22,53 +22,53 @@ pub const MARK: &str = "heg-npu";
 /// One model to compile for one NPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Told back by the answer.
+    /// Id of the job, which the answer repeats.
     pub id: u64,
-    /// File of the IR's text.
+    /// Name of the file with the IR's text.
     pub ir: String,
-    /// File of its constants; empty for none.
+    /// Name of the file with its constants; empty if there are none.
     pub constants: String,
-    /// File to write, which has this name only when it is complete.
+    /// Name of the file to write, which appears only when it is complete.
     pub blob: String,
-    /// `NPU_PLATFORM`.
+    /// NPU platform, the value of `NPU_PLATFORM`.
     pub platform: u32,
     /// Further properties of the NPU device.
     pub properties: Vec<(String, String)>,
 }
 
-/// What a worker says.
+/// A message from a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// OpenVINO is loaded; said once, before anything else.
+    /// OpenVINO is loaded; sent once, before anything else.
     Ready {
         /// Version of OpenVINO with its build number.
         version: String,
-        /// The system it was built for, as [`std::env::consts::OS`].
+        /// The system for which the worker was built, as in [`std::env::consts::OS`].
         system: String,
     },
-    /// OpenVINO cannot be loaded, and the worker ends; said instead of `Ready`.
+    /// OpenVINO cannot be loaded, and the worker ends; sent instead of `Ready`.
     Unusable {
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// The blob is there.
+    /// The blob was written.
     Done {
         /// The job.
         id: u64,
-        /// From its line to here.
+        /// Time from reading the job to this answer.
         took: Duration,
     },
     /// The job cannot be done. The worker takes the next one.
     Failed {
         /// The job.
         id: u64,
-        /// OpenVINO's words, with their line breaks.
+        /// OpenVINO's message, with its line breaks.
         message: String,
     },
 }
 
 impl Job {
-    /// Reads a line without its end; what is not a job gives nothing.
+    /// Parses a line without its end; `None` if it is not a job.
     pub fn parse(line: &str) -> Option<Self> {
         let fields = fields(line)?;
         let [word, id, ir, constants, blob, platform, properties @ ..] = fields.as_slice() else {
@@ -93,7 +93,7 @@ impl Job {
 }
 
 impl fmt::Display for Job {
-    /// The line, without its end.
+    /// Writes the line, without its end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "job\t{}", self.id)?;
         for file in [&self.ir, &self.constants, &self.blob] {
@@ -108,7 +108,7 @@ impl fmt::Display for Job {
 }
 
 impl Answer {
-    /// Reads a line without its end; what is not an answer gives nothing.
+    /// Parses a line without its end; `None` if it is not an answer.
     pub fn parse(line: &str) -> Option<Self> {
         let fields = fields(line)?;
         let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
@@ -138,7 +138,7 @@ impl Answer {
 }
 
 impl fmt::Display for Answer {
-    /// The line, without its end.
+    /// Writes the line, without its end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready { version, system } => {

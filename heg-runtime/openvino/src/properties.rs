@@ -1,7 +1,7 @@
 //! Device properties in the form that the C interface takes: an array of pairs of pointers.
 //!
-//! The interface takes every value as `const void *` and decides by the key what it points at. Here
-//! it always points at text, so keys whose value is something else are refused.
+//! The interface takes every value as `const void *`, and the key decides the type at which it
+//! points. Here it always points at text, so keys with values of other types are refused.
 
 use std::ffi::{CString, c_void};
 
@@ -15,7 +15,7 @@ use crate::sys::c_string;
 /// **Invariants**
 /// - every pointer in `raw` is to a string in `strings`, whose bytes are on the heap and never
 ///   move;
-/// - no key is one whose value OpenVINO takes for a pointer to something else than text.
+/// - no key has a value that OpenVINO takes for a pointer to something else than text.
 pub(crate) struct Properties {
     raw: Vec<ov_property_t>,
     _strings: Vec<CString>,
@@ -45,7 +45,8 @@ impl Properties {
         })
     }
 
-    /// Number of pairs, and the first of them; valid while this value lives.
+    /// Returns the number of pairs, and a pointer to the first one; valid while this value is
+    /// alive.
     pub(crate) fn as_raw(&self) -> (usize, *const ov_property_t) {
         (self.raw.len(), self.raw.as_ptr())
     }

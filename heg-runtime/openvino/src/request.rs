@@ -1,10 +1,9 @@
-//! One inference at a time: tensors bound, run, waited for.
+//! One inference at a time: tensors are bound, the model is run, the end is waited for.
 //!
-//! A request holds every tensor bound to it, so that OpenVINO never points at memory that is gone,
-//! and refuses to change anything between [`start`](InferRequest::start) and the [`wait`](InferRequest::wait)
-//! that sees the end. Binding and [`infer`](InferRequest::infer) are the hot path: checks are made on
-//! what was read at compile time, and [`infer`](InferRequest::infer) allocates nothing. Nothing here
-//! retries.
+//! A request holds every tensor bound to it, so that OpenVINO never points at freed memory, and refuses all
+//! changes between [`start`](InferRequest::start) and the [`wait`](InferRequest::wait) that sees the end.
+//! Binding and [`infer`](InferRequest::infer) are the hot path: checks use data that was read at compile time,
+//! and [`infer`](InferRequest::infer) allocates nothing. Nothing here retries.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -27,17 +26,17 @@ use crate::port::PortInfo;
 use crate::sys::{Handle, check};
 use crate::tensor::Tensor;
 
-/// A place to run a compiled model, with tensors bound to its inputs and outputs.
+/// An inference request: runs a compiled model, with tensors bound to its inputs and outputs.
 ///
-/// An input or output that nothing is bound to uses memory of OpenVINO's.
+/// An input or output to which nothing is bound uses OpenVINO's own memory.
 ///
 /// **Invariants**
-/// - Every tensor that OpenVINO may still point at is held: the bound one, and those it refused
-///   since (it does not say how far a refused call got).
-/// - `running` is true from a successful `start` to the `wait` that sees its end; OpenVINO touches
-///   tensors and callback only meanwhile, or within `infer`.
+/// - Every tensor that OpenVINO may still point at is held: the bound one, and those it has refused since (it
+///   does not say how far a refused call got).
+/// - `running` is true from a successful `start` to the `wait` that sees its end; OpenVINO touches tensors and
+///   callback only meanwhile, or within `infer`.
 pub struct InferRequest {
-    // Dropped in this order: OpenVINO's object, what it calls, what it points at, what made it.
+    // Dropped in this order: OpenVINO's object, its callback, its tensors, its model.
     handle: Handle<ov_infer_request_t>,
     completion: Completion,
     inputs: Vec<Slot<Arc<Tensor>>>,
@@ -46,13 +45,13 @@ pub struct InferRequest {
     running: bool,
 }
 
-/// Whether a started inference has come to its end.
+/// Whether a started inference has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// It has, well; the request can be used again.
+    /// It has ended successfully; the request can be used again.
     Finished,
-    /// It has not.
+    /// It has not ended yet.
     Pending,
 }
 
@@ -91,8 +90,8 @@ impl InferRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::PortMissing`], [`Error::ElementTypeMismatch`] or [`Error::ShapeMismatch`] when it
-    /// does not fit, [`Error::Busy`] while running, [`Error::Call`] when OpenVINO refuses it.
+    /// [`Error::PortMissing`], [`Error::ElementTypeMismatch`] or [`Error::ShapeMismatch`] if it does not fit,
+    /// [`Error::Busy`] while running, [`Error::Call`] if OpenVINO refuses it.
     pub fn bind_input(
         &mut self,
         index: usize,
@@ -116,13 +115,12 @@ impl InferRequest {
 
     /// Binds a tensor to an output, instead of the one bound before: results are written there.
     ///
-    /// With a dynamic shape the tensor must have room for what comes; if it has more, only the
-    /// first rows are written, and [`output`](Self::output) tells the shape.
+    /// With a dynamic shape the tensor must have room for the result; if it has more, only the first rows are
+    /// written, and [`output`](Self::output) returns the shape.
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`] when its memory must not be written; else as
-    /// [`bind_input`](Self::bind_input).
+    /// [`Error::ReadOnly`] if its memory must not be written; else as [`bind_input`](Self::bind_input).
     pub fn bind_output(&mut self, index: usize, tensor: Tensor) -> Result<(), Error> {
         self.require_idle("bind an output")?;
         let port = find_port("output", index, self.model.outputs())?;
@@ -149,7 +147,7 @@ impl InferRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when it fails, such as when an output does not fit the tensor bound to it;
+    /// [`Error::Call`] if it fails, for example because an output does not fit the tensor bound to it;
     /// [`Error::Busy`] while running.
     pub fn infer(&mut self) -> Result<(), Error> {
         self.require_idle("infer")?;
@@ -160,11 +158,11 @@ impl InferRequest {
         })
     }
 
-    /// Starts to run on a thread of OpenVINO's, and returns.
+    /// Starts a run on one of OpenVINO's threads, and returns.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when it cannot start, [`Error::Busy`] while running.
+    /// [`Error::Call`] if it cannot start, [`Error::Busy`] while running.
     pub fn start(&mut self) -> Result<(), Error> {
         self.require_idle("start")?;
         self.completion.arm();
@@ -176,16 +174,15 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Waits for the end of what was started, the completion callback included; for ever if no
-    /// timeout is given. `Some(Duration::ZERO)` only looks.
+    /// Waits for the end of the started run, the completion callback included; for ever if no timeout is given.
+    /// `Some(Duration::ZERO)` only polls.
     ///
-    /// Must not be called from the request's own callback, which it would wait for.
+    /// Must not be called from the request's own callback, for which it would wait.
     ///
     /// # Errors
     ///
-    /// How the run ended, if not well: [`Error::Cancelled`], [`Error::Call`],
-    /// [`Error::CallbackPanicked`]; the request can be used again. [`Error::NotStarted`] when there
-    /// is nothing to wait for.
+    /// The run's own error, if it failed: [`Error::Cancelled`], [`Error::Call`], [`Error::CallbackPanicked`];
+    /// the request can be used again. [`Error::NotStarted`] if there is nothing to wait for.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Progress, Error> {
         if !self.running {
             return Err(Error::NotStarted);
@@ -203,28 +200,28 @@ impl InferRequest {
         }
     }
 
-    /// Asks a run to end early; [`wait`](Self::wait) then says [`Error::Cancelled`], or finished if
-    /// it was. Without a run it does nothing.
+    /// Asks a run to end early; [`wait`](Self::wait) then returns [`Error::Cancelled`], or the result if the run
+    /// had finished. Does nothing without a run.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the device cannot.
+    /// [`Error::Call`] if the device cannot.
     pub fn cancel(&self) -> Result<(), Error> {
         if !self.running {
             return Ok(());
         }
-        // SAFETY: the request lives, and cancelling is what may be done while it runs.
+        // SAFETY: the request lives, and cancelling is allowed while it runs.
         check("ov_infer_request_cancel", unsafe {
             ov_infer_request_cancel(self.raw())
         })
     }
 
-    /// Has `callback` called at the end of every run that is started, instead of the one before;
-    /// also when it failed or was cancelled.
+    /// Sets `callback` to be called at the end of every started run, even a failed or cancelled one. Replaces
+    /// the callback before.
     ///
-    /// It runs on a thread of OpenVINO's: it should pass the news on and return. The request stays
-    /// busy until [`wait`](Self::wait) has seen the end, which gives the outcome. A panic is caught
-    /// and becomes [`Error::CallbackPanicked`] there. The request must not be dropped in it.
+    /// It runs on one of OpenVINO's threads: it should signal the end and return. The request stays busy until
+    /// [`wait`](Self::wait) has seen the end, and returned the outcome. A panic is caught and becomes
+    /// [`Error::CallbackPanicked`] there. The request must not be dropped in it.
     ///
     /// # Errors
     ///
@@ -235,7 +232,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// The latest result of an output, whether or not a tensor was bound to it.
+    /// Returns the latest result of an output, whether or not a tensor was bound to it.
     ///
     /// # Errors
     ///
@@ -253,7 +250,7 @@ impl InferRequest {
         Output::new(handle, port)
     }
 
-    /// What this request runs.
+    /// Returns the model that this request runs.
     pub fn model(&self) -> &CompiledModel {
         &self.model
     }
@@ -272,12 +269,12 @@ impl InferRequest {
 }
 
 impl Drop for InferRequest {
-    /// Cancels what is running and waits for its end.
+    /// Cancels a run under way and waits for its end.
     fn drop(&mut self) {
         if self.running {
-            // SAFETY: the request lives; a run may be cancelled and waited for at any time. After
-            // the wait OpenVINO neither calls back nor touches a tensor: it signals the end last,
-            // after the callback has returned. How the run ended is of no interest any more.
+            // SAFETY: the request lives; a run may be cancelled and waited for at any time. After the wait
+            // OpenVINO neither calls back nor touches a tensor: it signals the end last, after the callback has
+            // returned. The outcome of the run does not matter any more.
             unsafe {
                 ov_infer_request_cancel(self.raw());
                 ov_infer_request_wait(self.raw());
@@ -299,8 +296,8 @@ impl fmt::Debug for InferRequest {
 }
 
 impl<T: Borrow<Tensor>> Slot<T> {
-    /// Whether OpenVINO's last word on this slot was to take the same bytes in the same shape. What is bound is
-    /// held, so that no other memory can have come to lie at its address.
+    /// Returns whether the last bind of this slot that OpenVINO accepted was of the same bytes in the same
+    /// shape. The bound tensor is held, so that no other memory can have come to lie at its address.
     fn is_view_of(&self, tensor: &Tensor) -> bool {
         let bound = self.bound.as_ref().filter(|_| self.refused.is_empty());
         bound.is_some_and(|bound| bound.borrow().is_same_view(tensor))
@@ -315,7 +312,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Holds on to `tensor`, and lets go of others only when OpenVINO has surely taken it.
+    /// Holds `tensor`, and releases others only once OpenVINO has surely accepted it.
     fn put(&mut self, tensor: T, outcome: Result<(), Error>) -> Result<(), Error> {
         match outcome {
             Ok(()) => {

@@ -1,8 +1,9 @@
-//! What every module needs from the C interface: status checks, owned strings, owned handles.
+//! The common parts of all modules that call the C interface: status checks, owned strings, owned
+//! handles.
 //!
-//! The interface returns a status from each call, hands out heap strings to be released with
-//! `ov_free`, and objects to be released each by a function of its own. No knowledge of any
-//! particular object lives here.
+//! The interface returns a status from each call, strings on the heap to be released with
+//! `ov_free`, and objects, each to be released by a function of its own. No knowledge of any
+//! particular object is here.
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{self, NonNull};
@@ -18,11 +19,11 @@ pub(crate) struct Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// Takes over the object that `make` stores through its argument.
+    /// Takes ownership of the object that `make` stores through its argument.
     ///
     /// # Safety
     ///
-    /// When `make` answers `OK` it has stored null, or an object that nobody else releases and that
+    /// When `make` returns `OK` it has stored null, or an object that nobody else releases and that
     /// `free` may release once.
     pub(crate) unsafe fn create(
         function: &'static str,
@@ -41,7 +42,7 @@ impl<T> Handle<T> {
         }
     }
 
-    /// The object, valid as long as the handle lives.
+    /// Returns the object, valid as long as the handle is alive.
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.object.as_ptr()
     }
@@ -65,7 +66,7 @@ pub(crate) fn check(function: &'static str, status: ov_status_e) -> Result<(), E
     }
 }
 
-/// Takes over a string of OpenVINO's.
+/// Takes ownership of a string that OpenVINO allocated.
 ///
 /// # Safety
 ///
@@ -84,7 +85,7 @@ pub(crate) unsafe fn take_string(text: *const c_char) -> String {
     owned
 }
 
-/// Text in the form the C interface takes.
+/// Converts text to the form that the C interface takes.
 pub(crate) fn c_string(what: &'static str, text: &str) -> Result<CString, Error> {
     CString::new(text).map_err(|_| Error::ZeroByte {
         what,
@@ -101,7 +102,7 @@ fn failure(function: &'static str, status: ov_status_e) -> Error {
     let message = if status == ov_status_e::INVALID_C_PARAM {
         String::new()
     } else {
-        // SAFETY: the function answers null or a fresh copy of its message for the caller.
+        // SAFETY: the function returns null or a fresh copy of its message for the caller.
         unsafe { take_string(ov_get_last_err_msg()) }
     };
     let message = if message.is_empty() {
@@ -117,7 +118,7 @@ fn failure(function: &'static str, status: ov_status_e) -> Error {
 }
 
 fn describe(status: ov_status_e) -> String {
-    // SAFETY: any status is a valid argument; the answer is null or a string literal of the
+    // SAFETY: any status is a valid argument; the result is null or a string literal of the
     // library, which stays loaded for the life of the process.
     let text = unsafe { ov_get_error_info(status) };
     if text.is_null() {

@@ -1,8 +1,8 @@
 //! Checked views into caller memory, in the form that OpenVINO takes.
 //!
-//! A [`Tensor`] is an address, a type and a shape, and it holds the memory it points into. Bounds,
-//! overflow and alignment are checked when it is made, never later. Rows are contiguous: strides
-//! are not supported. Nothing is copied here.
+//! A [`Tensor`] is an address, a type and a shape, and it holds the memory into which it points.
+//! Bounds, overflow and alignment are checked when it is created, never later. Rows are contiguous:
+//! strides are not supported. Nothing is copied here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::sys::Handle;
 
 /// A view into caller memory that can be bound to an input or output, or give a model its weights.
 ///
-/// Cheap to make (well under a microsecond): views into the KV cache are made anew for each call.
+/// Cheap to create (well under a microsecond): views into the KV cache are created for each call.
 pub struct Tensor {
-    // Declared before `memory`: OpenVINO's object goes first.
+    // Declared before `memory`, so that OpenVINO's object is dropped first.
     handle: Handle<ov_tensor_t>,
     memory: Arc<dyn Memory>,
     offset_bytes: usize,
@@ -31,14 +31,15 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Views `memory` from `offset_bytes` on as elements of a shape, the last dimension contiguous.
+    /// Creates a view of `memory` from `offset_bytes` on as elements of a shape, the last dimension
+    /// contiguous.
     ///
     /// A dimension may be zero.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfBounds`], [`Error::Misaligned`], [`Error::ShapeOverflow`] or
-    /// [`Error::RankTooLarge`] when the view is not sound; [`Error::NotLoaded`] before the first
+    /// [`Error::RankTooLarge`] if the view is not sound; [`Error::NotLoaded`] before the first
     /// [`Core`](crate::Core) is loaded.
     pub fn new(
         memory: Arc<dyn Memory>,
@@ -101,39 +102,39 @@ impl Tensor {
         })
     }
 
-    /// Type of the elements.
+    /// Returns the type of the elements.
     pub fn element_type(&self) -> TensorType {
         self.element
     }
 
-    /// Shape given when the view was made.
+    /// Returns the shape given when the view was made.
     pub fn shape(&self) -> &[usize] {
         &self.dims[..self.rank]
     }
 
-    /// Length of the view in bytes.
+    /// Returns the length of the view, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What OpenVINO may do with the memory behind.
+    /// Returns the access that OpenVINO may have to the memory.
     pub fn access(&self) -> Access {
         self.memory.access()
     }
 
-    /// Whether both view the same bytes as elements of the same type and shape.
+    /// Returns whether both view the same bytes as elements of the same type and shape.
     pub(crate) fn is_same_view(&self, other: &Self) -> bool {
         self.start() == other.start()
             && self.element == other.element
             && self.shape() == other.shape()
     }
 
-    /// First byte of the view.
+    /// Returns the pointer to the first byte of the view.
     pub(crate) fn start(&self) -> *const u8 {
         self.memory.as_ptr().wrapping_add(self.offset_bytes)
     }
 
-    /// The memory behind, for those whose use of it outlives the tensor.
+    /// Returns the memory of the view, for uses that outlive the tensor.
     pub(crate) fn memory(&self) -> &Arc<dyn Memory> {
         &self.memory
     }
@@ -147,10 +148,10 @@ impl Tensor {
 // `Send`.
 unsafe impl Send for Tensor {}
 
-// SAFETY: shared references only read fields fixed in `new`, and give the object to calls that read
-// it and copy its atomically counted reference. OpenVINO changes a view in one case, setting the
-// shape of an output bound to a request; `InferRequest::bind_output` takes the tensor by value, so
-// nobody shares it.
+// SAFETY: shared references only read fields fixed in `new`, and pass the object to calls that read it
+// and copy its atomically counted reference. OpenVINO changes a view in one case, setting the shape of
+// an output bound to a request; `InferRequest::bind_output` takes the tensor by value, so nobody shares
+// it.
 unsafe impl Sync for Tensor {}
 
 impl fmt::Debug for Tensor {
@@ -164,7 +165,7 @@ impl fmt::Debug for Tensor {
 pub enum TensorType {
     /// Signed, 4 bits, two to a byte, the first in its low half.
     I4,
-    /// Unsigned, 4 bits, likewise.
+    /// Unsigned, 4 bits, two to a byte, the first in its low half.
     U4,
     /// Signed byte.
     I8,
@@ -183,7 +184,8 @@ pub enum TensorType {
 }
 
 impl TensorType {
-    /// Size of one element in bytes, and its alignment. One of 4 bits shares its byte with a neighbour.
+    /// Returns the size of one element in bytes, which is also its alignment. An element of 4 bits
+    /// shares its byte with a neighbour.
     pub const fn bytes(self) -> usize {
         match self {
             Self::I4 | Self::U4 | Self::I8 | Self::U8 => 1,
@@ -242,7 +244,7 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// Most dimensions a [`Tensor`] can have; chosen, not measured. The kernels use four at most.
+/// Maximum number of dimensions of a [`Tensor`]. Chosen, not measured; the kernels use four at most.
 pub const RANK_MAX: usize = 8;
 
 fn shape_bytes(element: TensorType, shape: &[usize]) -> Result<usize, Error> {

@@ -1,4 +1,4 @@
-//! What happens before OpenVINO is loaded. A test binary of its own, in which nothing loads it.
+//! Tests of calls before OpenVINO is loaded, in a test binary in which nothing loads it.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
-//! Scoring: how likely a model finds given tokens, and how far its distributions are from another model's.
+//! Scoring: the likelihood of given tokens under a model, and the distance of the model's distributions from another
+//! model's.
 //!
-//! Tokens are *teacher-forced*: whatever the model would have chosen, it is given the next token of the passage. Rows
-//! come out of prefill and of decode by different kernels and shapes, so both are measured, apart from each other.
-//! Logits of a whole passage are never held: two models run in lockstep, a few rows at a time.
+//! Tokens are *teacher-forced*: the model is given the next token of the passage, whatever it would have chosen.
+//! Prefill and decode compute rows by different kernels and shapes, so the two are measured separately. Logits of a
+//! whole passage are never held: two models run in lockstep, a few rows at a time.
 
 mod passage;
 mod tally;
@@ -13,9 +14,9 @@ pub use tally::{Scores, Tally};
 pub use teacher::{RowKind, Teacher};
 
 use crate::error::RuntimeError;
-use crate::exec::Executor;
+use heg_exec::Executor;
 
-/// Scores `model` on passages. `watch` is told the number of scored tokens now and then.
+/// Scores `model` on passages. `watch` is called with the number of scored tokens now and then.
 ///
 /// # Errors
 ///
@@ -41,11 +42,11 @@ pub fn score(
     Ok(tally.scores())
 }
 
-/// As [`score`], and compares every distribution with that of the model `against`.
+/// Scores as [`score`] does, and compares every distribution with that of the model `against`.
 ///
 /// # Errors
 ///
-/// As [`score`]; [`RuntimeError::Vocabularies`] where the models' vocabularies differ in size.
+/// As [`score`]; [`RuntimeError::Vocabularies`] if the models' vocabularies differ in size.
 pub fn score_against(
     model: &mut Executor,
     against: &mut Executor,
@@ -78,7 +79,7 @@ pub fn score_against(
     Ok(tally.scores())
 }
 
-/// The rows of a matrix of `count` rows.
+/// Returns the rows of a matrix of `count` rows.
 pub fn rows_of(matrix: &[f32], count: usize) -> impl Iterator<Item = &[f32]> {
     matrix.chunks_exact((matrix.len() / count.max(1)).max(1))
 }

@@ -1,10 +1,11 @@
-//! What is scored: tokens, and the position from which on they are predicted.
+//! The input of scoring: tokens, and the position of the first prediction that counts.
 
 use heg_artifacts::manifest::Manifest;
 
 use crate::error::RuntimeError;
+use heg_exec::ExecError;
 
-/// Tokens of one document, checked against a model.
+/// The tokens of one document, checked against a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passage {
     tokens: Vec<u32>,
@@ -12,13 +13,13 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// Tokens whose predictions from position `from` on are scored. The first token has nothing before it, so 0 is
-    /// taken for 1.
+    /// Creates a passage whose predictions are scored from position `from` on. The first token has nothing before it,
+    /// so 0 is taken for 1.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::NothingToScore`] where no token stands at `from` or behind it, [`RuntimeError::Context`] and
-    /// [`RuntimeError::PassageToken`] where the model cannot read the tokens.
+    /// [`RuntimeError::NothingToScore`] if no token stands at `from` or after it, [`ExecError::Context`] and
+    /// [`RuntimeError::PassageToken`] if the model cannot read the tokens.
     pub fn new(tokens: Vec<u32>, from: usize, manifest: &Manifest) -> Result<Self, RuntimeError> {
         let (vocab, context) = (manifest.model.vocab, manifest.model.context_tokens as usize);
         let from = from.max(1);
@@ -29,10 +30,11 @@ impl Passage {
             });
         }
         if tokens.len() > context {
-            return Err(RuntimeError::Context {
+            return Err(ExecError::Context {
                 asked: tokens.len(),
                 context,
-            });
+            }
+            .into());
         }
         let wrong = tokens.iter().position(|token| *token >= vocab);
         if let Some(position) = wrong {
@@ -45,17 +47,17 @@ impl Passage {
         Ok(Self { tokens, from })
     }
 
-    /// The tokens.
+    /// Returns the tokens.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Position of the first token that is scored; at least 1.
+    /// Returns the position of the first scored token; at least 1.
     pub fn from(&self) -> usize {
         self.from
     }
 
-    /// Number of tokens that are scored.
+    /// Returns the number of scored tokens.
     pub fn scored(&self) -> usize {
         self.tokens.len() - self.from
     }

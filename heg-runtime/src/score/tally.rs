@@ -1,10 +1,10 @@
-//! Sums over scored tokens, and the figures that come of them.
+//! Sums over scored tokens, and their means.
 
 use serde::Serialize;
 
 use heg_text::{LogSoftmax, most_likely};
 
-/// What was added up so far.
+/// The sums so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
     tokens: u64,
@@ -23,21 +23,21 @@ pub struct Scores {
     pub nll: f64,
     /// exp(`nll`).
     pub perplexity: f64,
-    /// Share of positions where both models find the same token most likely; none without another model.
+    /// Share of positions where both models find the same token most likely; `None` without another model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top1: Option<f64>,
-    /// Mean KL(other model ‖ this one), in nats; none without another model.
+    /// Mean KL(other model ‖ this one), in nats; `None` without another model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kl: Option<f64>,
 }
 
 impl Tally {
-    /// Adds a row of logits and the token that came next.
+    /// Adds a row of logits and the token that followed.
     pub fn add(&mut self, logits: &[f32], next: u32) {
         self.count(LogSoftmax::of(logits), next);
     }
 
-    /// As [`add`](Self::add), with the other model's row for the same position.
+    /// Adds a row as [`add`](Self::add) does, with the other model's row for the same position.
     pub fn add_against(&mut self, logits: &[f32], reference: &[f32], next: u32) {
         let (ours, theirs) = (LogSoftmax::of(logits), LogSoftmax::of(reference));
         self.count(ours, next);
@@ -52,12 +52,12 @@ impl Tally {
         self.nll -= softmax.at(next);
     }
 
-    /// Number of tokens so far.
+    /// Returns the number of tokens so far.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// The means; not a number before the first token.
+    /// Returns the means; NaN before the first token.
     pub fn scores(&self) -> Scores {
         let nll = self.nll / self.tokens as f64;
         let mean = |sum: f64| (self.compared > 0).then(|| sum / self.compared as f64);
@@ -76,7 +76,7 @@ fn divergence(p: LogSoftmax<'_>, q: LogSoftmax<'_>, vocab: u32) -> f64 {
     let terms = (0..vocab).map(|token| {
         let expected = p.at(token);
         match expected.exp() {
-            // What cannot be adds nothing, even where the other finds it impossible too.
+            // An impossible token adds nothing, even if the other model finds it impossible too.
             0.0 => 0.0,
             share => share * (expected - q.at(token)),
         }
@@ -88,7 +88,7 @@ fn divergence(p: LogSoftmax<'_>, q: LogSoftmax<'_>, vocab: u32) -> f64 {
 mod tests {
     use super::*;
 
-    /// Logits of probabilities, shifted.
+    /// Shifted logits of the given probabilities.
     fn logits(probabilities: &[f32]) -> Vec<f32> {
         probabilities.iter().map(|p| p.ln() + 3.0).collect()
     }

@@ -1,23 +1,24 @@
-//! A model that is given the tokens of a passage, whatever it would have chosen.
+//! A model that is fed the tokens of a passage, whatever it would have chosen.
 
 use std::ops::Range;
 
 use super::Passage;
 use crate::error::RuntimeError;
-use crate::exec::{Executor, Sequence};
+use heg_exec::ExecError;
+use heg_exec::{Executor, Sequence};
 use heg_sched::Logits;
 
-/// How the rows of a passage are computed.
+/// The method by which the rows of a passage are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowKind {
-    /// All tokens in chunks, as a prompt is read.
+    /// All tokens in chunks, as in the prefill of a prompt.
     Prefill,
-    /// The tokens before the scored ones as a prompt, and then one token a step, as an answer is generated.
+    /// The tokens before the scored ones as a prompt, and then one token a step, as an answer is decoded.
     Decode,
 }
 
-/// One passage on its way through a model. [`ready`](Self::ready) says how many rows of logits can be had,
-/// [`logits`](Self::logits) gives them.
+/// A model's run over one passage. [`ready`](Self::ready) says how many rows of logits can be had,
+/// [`logits`](Self::logits) returns them.
 pub struct Teacher<'a> {
     executor: &'a mut Executor,
     passage: &'a Passage,
@@ -25,7 +26,7 @@ pub struct Teacher<'a> {
     sequence: Sequence,
     /// Position of the token that the next row predicts.
     next: usize,
-    /// Rows of the last pass that were not given out and predict tokens that are scored.
+    /// Rows of the last pass that predict scored tokens and were not returned yet.
     left: Range<usize>,
 }
 
@@ -34,7 +35,7 @@ impl<'a> Teacher<'a> {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::Reserve`] where there is no address range for its KV cache.
+    /// [`ExecError::Reserve`] if there is no address range for its KV cache.
     pub fn new(
         executor: &'a mut Executor,
         passage: &'a Passage,
@@ -50,8 +51,8 @@ impl<'a> Teacher<'a> {
         })
     }
 
-    /// Number of rows that [`logits`](Self::logits) can give now, after running the model further if none is left;
-    /// none at the end of the passage.
+    /// Returns the number of rows that [`logits`](Self::logits) can return now; runs the model further if none is
+    /// left. `None` at the end of the passage.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl<'a> Teacher<'a> {
         Ok(Some(self.left.len().min(self.executor.options().batch)))
     }
 
-    /// The tokens that the next `count` rows predict.
+    /// Returns the tokens that the next `count` rows predict.
     pub fn targets(&self, count: usize) -> &'a [u32] {
         let end = (self.next + count).min(self.passage.tokens().len());
         &self.passage.tokens()[self.next..end]
@@ -91,13 +92,14 @@ impl<'a> Teacher<'a> {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::Batch`] for more rows; errors of running the head.
+    /// [`ExecError::Batch`] for more rows; errors of running the head.
     pub fn logits(&mut self, count: usize) -> Result<&[f32], RuntimeError> {
         if count > self.left.len() {
-            return Err(RuntimeError::Batch {
+            return Err(ExecError::Batch {
                 asked: count,
                 rows: self.left.len(),
-            });
+            }
+            .into());
         }
         let rows = self.left.start..self.left.start + count;
         self.left.start = rows.end;

@@ -1,10 +1,10 @@
-//! The paper's benchmarks, made of request files. Some of its data sets may not be redistributed, so two or three files
-//! stand in for each of those.
+//! The paper's benchmarks, built from request files. Some of its data sets may not be redistributed, so two or three
+//! files stand in for each of those.
 
 use super::request_file::Workload;
 use heg_sched::Class;
 
-/// Files that stand for one of the paper's data sets: its name, its class, the files.
+/// Files that stand in for one of the paper's data sets: its name, its class, the files.
 const STAND_INS: &[(&str, Class, &[&str])] = &[
     ("ProactiveBench", Class::Proactive, &["proactivebench"]),
     ("SAMSum", Class::Proactive, &["irc_groupchat", "qmsum"]),
@@ -22,7 +22,7 @@ const STAND_INS: &[(&str, Class, &[&str])] = &[
     ("BFCL", Class::Reactive, &["bfcl", "sgd"]),
 ];
 
-/// The paper's benchmarks out of these workloads, by name; a file that stands for none is a benchmark of its
+/// Groups these workloads into the paper's benchmarks, by name; a file that stands in for none is a benchmark of its
 /// own, or two if it has requests of both classes. Every benchmark has requests of one class.
 pub fn benchmarks(workloads: Vec<Workload>) -> Vec<(Class, Workload)> {
     let mut found: Vec<(Class, Workload)> = Vec::new();
@@ -66,7 +66,7 @@ pub fn benchmarks(workloads: Vec<Workload>) -> Vec<(Class, Workload)> {
 }
 
 impl Workload {
-    /// The same requests without sessions: later turns come with their whole prompt, and nothing of it is cached.
+    /// Removes the sessions: later turns come with their whole prompt, and nothing of it is cached.
     #[must_use]
     pub fn without_sessions(mut self) -> Self {
         for request in &mut self.requests {

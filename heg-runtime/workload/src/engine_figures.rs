@@ -4,18 +4,18 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Figures since the server's start.
+/// Metrics since the server's start.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct EngineFigures {
     /// Start delay of reactive requests that arrived while no device was busy.
     pub idle: WaitFigures,
-    /// Start delay of those that arrived while only proactive requests ran, which were preempted.
+    /// Start delay of reactive requests that arrived while only proactive requests ran, which were preempted.
     pub preempting: WaitFigures,
-    /// Start delay of those that had to wait for requests that are not preempted.
+    /// Start delay of reactive requests that had to wait for requests that are not preempted.
     pub queued: WaitFigures,
-    /// Longest kernel, in ms, without first runs.
+    /// Longest kernel, in ms, first runs excluded.
     pub kernel_ms_max: f64,
-    /// Longest time without a preemption point, in ms, without first runs.
+    /// Longest time without a preemption point, in ms, first runs excluded.
     pub stretch_ms_max: f64,
     /// Number of launches: kernels and iterations.
     pub launches: u64,
@@ -28,16 +28,16 @@ pub struct EngineFigures {
 pub struct WaitFigures {
     /// Number of requests.
     pub requests: u64,
-    /// The median, in ms.
+    /// Median, in ms.
     pub median_ms: f64,
-    /// The 90th percentile, in ms.
+    /// 90th percentile, in ms.
     pub p90_ms: f64,
-    /// The longest, in ms.
+    /// Longest time, in ms.
     pub max_ms: f64,
 }
 
 impl EngineFigures {
-    /// Parses the text of `/metrics`; `None` for that of another server.
+    /// Parses the text of `/metrics`; `None` if it is another server's.
     pub fn parse(metrics: &str) -> Option<Self> {
         let value = |name: &str| {
             let line = metrics.lines().find_map(|line| line.strip_prefix(name));
@@ -70,7 +70,7 @@ impl EngineFigures {
     }
 }
 
-/// The figures as lines of text.
+/// Formats the figures as lines of text.
 impl fmt::Display for EngineFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

@@ -1,13 +1,15 @@
 //! Workloads for measurements: requests, their arrival times, and the outcomes of their answers.
 //!
-//! Request files ([`Workload`]) and rates become a [`Trace`]. The simulator serves it in virtual time; as
-//! [`ReplayRequest`]s, with prompts, it is sent to servers, and [`Figures`] are computed from their [`Outcome`]s.
+//! Request files ([`Workload`]) and rates become a [`Trace`]. The simulator serves it in virtual time. With prompts, as
+//! [`ReplayRequest`]s, it is sent to servers; [`ReplyReader`] parses their replies, and [`Figures`] are computed from
+//! the [`Outcome`]s.
 
 mod benchmark;
 mod engine_figures;
 mod explain;
 mod outcome;
 mod replay;
+mod reply;
 mod request_file;
 mod trace;
 mod traced;
@@ -19,6 +21,7 @@ pub use explain::{
 };
 pub use outcome::{ClassFigures, Figures, Outcome};
 pub use replay::{Prompt, Prompts, ReplayRequest};
+pub use reply::{EndlessEvent, ReplyEvent, ReplyReader};
 pub use request_file::{Workload, WorkloadError, WorkloadRequest};
 pub use trace::{AnswerLengths, Arrival, Spacing, Trace, TraceRequest, TraceSpec};
 pub use traced::{

@@ -1,4 +1,4 @@
-//! The outcomes of replayed requests, and the figures computed from them. They are computed here alone, so that they
+//! The outcomes of replayed requests, and the figures computed from them. Figures are computed only here, so that they
 //! mean the same for every server.
 
 use serde::{Deserialize, Serialize};
@@ -10,15 +10,15 @@ use heg_sched::Class;
 pub struct Outcome {
     /// Priority class.
     pub class: Class,
-    /// Time at which it was due, in ms from the start.
+    /// Time at which the request was due, in ms from the start.
     pub at_ms: f64,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens that were asked for.
+    /// Number of requested tokens.
     pub asked_tokens: u32,
-    /// Tokens that were received.
+    /// Number of received tokens.
     pub output_tokens: u32,
-    /// Time to the first token, in ms; of a request without one, to its end.
+    /// Time to the first token, in ms; for a request without one, to its end.
     pub ttft_ms: f64,
     /// Time to the end of the answer, in ms.
     pub latency_ms: f64,
@@ -44,34 +44,34 @@ pub struct ClassFigures {
     pub requests: usize,
     /// Number of requests that were refused, broke off or took too long.
     pub failed: usize,
-    /// Number of requests whose answer ended before it had the tokens that were asked for.
+    /// Number of requests whose answer ended before it had the requested number of tokens.
     pub short: usize,
     /// Mean time from when a request was due to the end of its answer, in s.
     pub latency_secs_mean: f64,
-    /// Median of that time, in s.
+    /// Median latency, in s.
     pub latency_secs_p50: f64,
-    /// 90th percentile of that time, in s.
+    /// 90th percentile of the latency, in s.
     pub latency_secs_p90: f64,
-    /// Longest such time, in s.
+    /// Longest latency, in s.
     pub latency_secs_max: f64,
     /// Mean time to the first token, in s.
     pub ttft_secs_mean: f64,
     /// 90th percentile of the time to the first token, in s.
     pub ttft_secs_p90: f64,
-    /// Time per token after the first, over all of them, in s.
+    /// Time per token after the first, over all of these tokens, in s.
     pub tpot_secs_mean: f64,
     /// The longest time between two tokens of an answer, in s.
     pub gap_secs_max: f64,
     /// Mean latency divided by mean tokens of prompt and answer, in s: normalised latency (Agent.xpu v2 6.1).
     pub secs_per_token: f64,
-    /// Tokens of prompts per second, from when the first request was due to the end of the last.
+    /// Prompt tokens per second, from when the first request was due to the end of the last.
     pub prompt_tokens_per_s: f64,
-    /// Tokens of answers per second, over the same time.
+    /// Answer tokens per second, over the same time.
     pub output_tokens_per_s: f64,
 }
 
 impl Figures {
-    /// The figures of a replay.
+    /// Computes the figures of a replay.
     pub fn of(outcomes: &[Outcome]) -> Self {
         let class = |class| {
             let all = outcomes.iter().filter(|outcome| outcome.class == class);
@@ -123,7 +123,7 @@ impl ClassFigures {
         }
     }
 
-    /// Tokens of prompts and answers per second.
+    /// Prompt and answer tokens per second together.
     pub fn tokens_per_s(&self) -> f64 {
         self.prompt_tokens_per_s + self.output_tokens_per_s
     }
@@ -135,7 +135,7 @@ fn sorted(figures: impl Iterator<Item = f64>) -> Vec<f64> {
     figures
 }
 
-/// Nearest rank; 0 of nothing.
+/// Returns the percentile by nearest rank; 0 if there are no values.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
@@ -186,7 +186,7 @@ mod tests {
         close(reactive.tpot_secs_mean, 54.0 / 99.0);
         close(reactive.gap_secs_max, 2.0);
         close(reactive.secs_per_token, 55.0 / 999.0);
-        // The first was due at 1 s, the last ended at 20 s.
+        // The first request was due at 1 s, the last one ended at 20 s.
         close(reactive.prompt_tokens_per_s, 890.0 / 19.0);
         close(reactive.tokens_per_s(), 999.0 / 19.0);
         assert_eq!(figures.proactive, ClassFigures::default());

@@ -1,7 +1,7 @@
-//! A trace with its prompts, for servers: JSON Lines, so that whatever is compared gets the same requests.
+//! A trace with its prompts, for servers: JSON Lines, so that all compared servers get the same requests.
 //!
-//! Open loop: every request has a fixed time, whether or not those before it were answered. So sessions are split up,
-//! and each turn comes with its whole prompt.
+//! Open loop: every request has a fixed time, whether or not earlier ones were answered. So sessions are split up, and
+//! each turn comes with its whole prompt.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,15 +14,15 @@ use heg_spec::Seeded;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
-    /// Time at which it is sent, in ms from the start.
+    /// Time at which the request is sent, in ms from the start.
     pub at_ms: u64,
     /// Priority class.
     pub class: Class,
     /// The prompt.
     pub prompt: Prompt,
-    /// Tokens of the prompt; an estimate for a text.
+    /// Number of tokens of the prompt; an estimate for a text.
     pub prompt_tokens: u32,
-    /// Tokens of the answer: the server is asked for exactly this many.
+    /// Number of tokens of the answer: the server is asked for exactly this many.
     pub output_tokens: u32,
 }
 
@@ -39,7 +39,7 @@ pub enum Prompt {
 /// The kind of prompts to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prompts {
-    /// As many random token ids as the prompt has tokens: any model takes them, and no two prompts begin alike.
+    /// Random token ids, as many as the prompt has tokens: any model accepts them, and no two prompts begin alike.
     Ids {
         /// Exclusive upper bound of the ids.
         end: u32,
@@ -54,7 +54,7 @@ const FIRST_ID: u32 = 10;
 impl ReplayRequest {
     /// Draws a trace as [`Trace::draw`] does, each turn of a session by itself, in the order of time.
     ///
-    /// Of [`Prompts::Text`], requests whose file has no text are left out.
+    /// With [`Prompts::Text`], requests whose file has no text are left out.
     pub fn draw(spec: &TraceSpec, workloads: &[Workload], prompts: Prompts) -> Vec<Self> {
         let apart: Vec<Workload> = workloads
             .iter()
@@ -84,8 +84,8 @@ impl ReplayRequest {
         requests
     }
 
-    /// A reactive answer of 448 tokens, and a proactive prompt of 4 000 tokens that arrives 5 s later, in the midst of it:
-    /// how long does the answer pause?
+    /// Returns a reactive answer of 448 tokens, and a proactive prompt of 4 000 tokens that arrives 5 s later, in the
+    /// midst of it, to measure the pause in the answer.
     pub fn gap(seed: u64, ids_end: u32) -> Vec<Self> {
         let mut seeded = Seeded::new(seed);
         let mut request = |at_ms, class, prompt_tokens, output_tokens| Self {
@@ -101,7 +101,7 @@ impl ReplayRequest {
         ]
     }
 
-    /// A warm-up request with a short prompt and answer.
+    /// Creates a warm-up request with a short prompt and answer.
     pub fn warm_up(ids_end: u32) -> Self {
         Self {
             at_ms: 0,
@@ -112,7 +112,7 @@ impl ReplayRequest {
         }
     }
 
-    /// Reads what [`ReplayRequest::to_lines`] wrote; `name` is for errors.
+    /// Parses lines that [`ReplayRequest::to_lines`] wrote; `name` is for errors.
     pub fn parse_lines(name: &str, text: &str) -> Result<Vec<Self>, WorkloadError> {
         let lines = text.lines().enumerate();
         let lines = lines.filter(|(_, line)| !line.trim().is_empty());
@@ -126,9 +126,9 @@ impl ReplayRequest {
         lines.map(parse).collect()
     }
 
-    /// One JSON object a line.
+    /// Writes one JSON object a line.
     pub fn to_lines(requests: &[Self]) -> String {
-        // Numbers and text: nothing that JSON has no form for.
+        // Numbers and text only, so serialising cannot fail.
         let line = |request| serde_json::to_string(request).unwrap_or_default() + "\n";
         requests.iter().map(line).collect()
     }
@@ -167,7 +167,7 @@ mod tests {
         }
         assert_ne!(ids[0].prompt, ids[1].prompt);
         assert_eq!(ids, drawn(Prompts::Ids { end: 15_000 }));
-        // The same requests at the same times, whatever prompts are made of.
+        // The requests and times are the same whatever the prompts consist of.
         let times = |requests: &[ReplayRequest]| {
             let all = requests.iter().map(|r| (r.at_ms, r.prompt_tokens));
             all.collect::<Vec<_>>()

@@ -1,9 +1,9 @@
 //! Request files: JSON Lines of prompts with their class, session and a reference answer.
 //!
-//! Of the fields this reads `class` (`"reactive"` or `"proactive"`), `prompt`, `prompt_chars`, `reference`,
-//! `reference_chars`, `session` and `turn`; all but `class` and one of the first two may be missing or null.
-//! Turns of a session stand together. A request without a reference takes the length of the one before it
-//! that has one, in the order of the file.
+//! The fields read are `class` (`"reactive"` or `"proactive"`), `prompt`, `prompt_chars`, `reference`,
+//! `reference_chars`, `session` and `turn`; all but `class` and one of the first two may be missing or null. Turns
+//! of a session are consecutive. A request without a reference takes the length of the one before it that has one,
+//! in the order of the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use thiserror::Error;
 
 use heg_sched::Class;
 
-/// Characters of a token. English prose and code in the vocabularies of Llama 3 and `cl100k_base` are about
-/// this; counts of a real tokenizer differ by some 20% from request to request, and little on average.
+/// Mean number of characters of a token. English prose and code in the vocabularies of Llama 3 and `cl100k_base`
+/// are near this; counts of a real tokenizer differ by some 20% from request to request, and little on average.
 const CHARS_PER_TOKEN: f64 = 4.2;
 
-/// Tokens of an answer where a file has no reference at all. Chosen: about the mean of short answers.
+/// Number of tokens of an answer if a file has no reference at all. Chosen: about the mean of short answers.
 const OUTPUT_TOKENS: u32 = 64;
 
 /// The requests of a file.
@@ -34,15 +34,15 @@ pub struct Workload {
 pub struct WorkloadRequest {
     /// Priority class.
     pub class: Class,
-    /// The session that it is a turn of.
+    /// The session to which the turn belongs.
     pub session: Option<String>,
     /// The prompt's text, if the file has it.
     pub prompt: Option<Arc<str>>,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Leading tokens shared with the previous turn and its answer.
+    /// Number of leading tokens shared with the previous turn and its answer.
     pub shared_tokens: u32,
-    /// Tokens of the answer.
+    /// Number of tokens of the answer.
     pub output_tokens: u32,
 }
 
@@ -59,7 +59,7 @@ pub enum WorkloadError {
         /// The parser's error.
         source: serde_json::Error,
     },
-    /// A request says nothing about its prompt.
+    /// A request has neither a prompt nor its length.
     #[error("{name}:{line}: expected `prompt` or `prompt_chars`")]
     NoPrompt {
         /// The workload.
@@ -99,7 +99,7 @@ struct Line {
 }
 
 impl Workload {
-    /// Reads a request file, with token counts from the number of characters: one for each 4.2.
+    /// Parses a request file, with token counts from the number of characters: one for each 4.2.
     ///
     /// Two turns of a session share the common prefix of their prompts or, without texts, the whole previous turn.
     pub fn parse(name: &str, text: &str) -> Result<Self, WorkloadError> {
@@ -107,7 +107,7 @@ impl Workload {
         Self::parse_with(name, text, tokens)
     }
 
-    /// As [`Workload::parse`], with token counts of a tokenizer.
+    /// Parses a request file as [`Workload::parse`] does, with a tokenizer's token counts.
     pub fn parse_with(
         name: &str,
         text: &str,
@@ -162,7 +162,7 @@ impl Workload {
         })
     }
 
-    /// The request files of a folder, `*.jsonl`, in the order of their names.
+    /// Reads the request files of a folder, `*.jsonl`, in the order of their names.
     pub fn read_folder(folder: &Path) -> Result<Vec<Self>, WorkloadError> {
         let unreadable = |path: &Path| {
             let path = path.to_owned();
@@ -188,9 +188,9 @@ impl Workload {
         files.iter().map(read).collect()
     }
 
-    /// The sample that ships: short requests of both classes, some of them in sessions.
+    /// Returns the shipped sample: short requests of both classes, some of them in sessions.
     pub fn sample() -> Self {
-        // A test reads it.
+        // A test parses it, so this does not fail.
         Self::parse("sample", include_str!("sample.jsonl")).unwrap_or(Self {
             name: "sample".to_owned(),
             requests: Vec::new(),
@@ -209,7 +209,7 @@ fn common_prefix<'a>(one: &str, other: &'a str) -> &'a str {
         .skip_while(|((_, a), (_, b))| a == b)
         .map(|(_, (at, _))| at);
     let end = one.len().min(other.len());
-    // Where one is a prefix of the other it ends at a boundary of both.
+    // If one text is a prefix of the other, the prefix ends at a character boundary of both.
     other
         .get(..different.into_iter().next().unwrap_or(end))
         .unwrap_or(other)

@@ -1,7 +1,7 @@
 //! Traces: requests and the times of their arrival.
 
 use super::request_file::{Workload, WorkloadRequest};
-use heg_sched::{Class, FlowId, Micros};
+use heg_sched::{Class, ClientId, FlowId, Micros};
 use heg_spec::Seeded;
 
 /// A trace of requests, each identified by its index.
@@ -16,17 +16,19 @@ pub struct Trace {
 pub struct TraceRequest {
     /// Time of arrival.
     pub arrival: Arrival,
+    /// The client that sends it.
+    pub client: ClientId,
     /// Priority class.
     pub class: Class,
-    /// The flow that it belongs to.
+    /// The flow to which it belongs.
     pub flow: Option<FlowId>,
     /// Whether it is the last call of its flow.
     pub ends_flow: bool,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Leading tokens that it shares with the flow's previous call and its answer.
+    /// Number of leading tokens that it shares with the flow's previous call and its answer.
     pub shared_tokens: u32,
-    /// Tokens of the answer.
+    /// Number of tokens of the answer.
     pub output_tokens: u32,
     /// Maximum number of tokens of the answer, as the scheduler is told.
     pub output_tokens_max: u32,
@@ -34,6 +36,25 @@ pub struct TraceRequest {
     pub deadline_after: Option<Micros>,
     /// Time from arrival to cancellation.
     pub cancel_after: Option<Micros>,
+}
+
+impl TraceRequest {
+    /// Creates a request outside any flow, of the default client, whose answer has its maximum length.
+    pub fn lone(class: Class, arrival: Arrival, prompt_tokens: u32, output_tokens: u32) -> Self {
+        Self {
+            arrival,
+            client: ClientId::default(),
+            class,
+            flow: None,
+            ends_flow: false,
+            prompt_tokens,
+            shared_tokens: 0,
+            output_tokens,
+            output_tokens_max: output_tokens,
+            deadline_after: None,
+            cancel_after: None,
+        }
+    }
 }
 
 /// The time at which a request arrives.
@@ -45,7 +66,7 @@ pub enum Arrival {
     After {
         /// Index of the other request.
         request: u64,
-        /// Time in between: somebody reads, thinks, or runs a tool.
+        /// Time in between, in which somebody reads, thinks, or runs a tool.
         pause: Micros,
         /// Earliest time of arrival.
         not_before: Micros,
@@ -57,24 +78,24 @@ pub enum Arrival {
 pub enum Spacing {
     /// A Poisson process with this mean rate (v2 6.1). Later turns of a session wait for the previous answer.
     Poisson,
-    /// One user: the next question comes when the last answer was there, and was read for about
-    /// `60 / rate` seconds (v1).
+    /// One user: the next question comes once the last answer has arrived, and was read for about `60 / rate` seconds
+    /// (v1).
     AfterAnswer,
 }
 
-/// How long the answers of a drawn trace are.
+/// The lengths of the answers of a drawn trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerLengths {
-    /// As long as the reference answers. Requests that are too long are not drawn.
+    /// The lengths of the reference answers. Requests that are too long are not drawn.
     Reference,
-    /// Long-tailed, as on-device assistants answer (v2 6.1, "outliers reaching up to 1.6k tokens"): lognormal with a mean
-    /// of 214.5 tokens, as LMSYS-Chat-1M has (Zheng et al. 2024, table 1), of which one in a hundred is longer than 1,600.
-    /// Prompts that are too long are cut.
+    /// Long-tailed lengths, as on-device assistants answer (v2 6.1, "outliers reaching up to 1.6k tokens"): lognormal
+    /// with a mean of 214.5 tokens, as in LMSYS-Chat-1M (Zheng et al. 2024, table 1), with one in a hundred longer than
+    /// 1,600. Prompts that are too long are cut.
     LongTailed,
 }
 
-/// Median of [`AnswerLengths::LongTailed`], in tokens, and the deviation of its logarithm: the two that give mean and
-/// hundredth.
+/// Median of [`AnswerLengths::LongTailed`], in tokens, and the deviation of its logarithm; the two follow from the mean
+/// and the hundredth.
 const LONG_TAILED: (f64, f64) = (111.2, 1.1466);
 
 /// The parameters of a drawn trace.
@@ -94,9 +115,9 @@ pub struct TraceSpec {
     pub output_tokens_max: u32,
     /// Maximum length of prompt and answer together, in tokens; longer requests are not drawn.
     pub context_tokens: u32,
-    /// How long answers are.
+    /// The lengths of answers.
     pub answers: AnswerLengths,
-    /// Equal seeds give equal traces.
+    /// Seed of the random choices; equal seeds give equal traces.
     pub seed: u64,
 }
 
@@ -118,13 +139,13 @@ impl Default for TraceSpec {
 }
 
 impl Trace {
-    /// Draws a trace. Each arrival chooses one of its class's workloads with equal weight, then takes the next
-    /// session of it (a request by itself is a session of one) in random order, none twice until all are used.
+    /// Draws a trace. Each arrival chooses one of its class's workloads with equal weight, then takes the next of its
+    /// sessions in random order, none twice until all are used. A request by itself is a session of one.
     pub fn draw(spec: &TraceSpec, workloads: &[Workload]) -> Self {
         Self::draw_with_origins(spec, workloads).0
     }
 
-    /// As [`Trace::draw`], with the workload request behind each request.
+    /// Draws a trace as [`Trace::draw`] does, with the workload request behind each request.
     pub(super) fn draw_with_origins<'w>(
         spec: &TraceSpec,
         workloads: &'w [Workload],
@@ -160,7 +181,7 @@ impl Trace {
     }
 }
 
-/// Sessions of a workload in random order.
+/// The sessions of a workload in random order.
 struct Deck<'a> {
     sessions: Vec<Vec<&'a WorkloadRequest>>,
     order: Vec<usize>,
@@ -207,13 +228,13 @@ struct Drawing<'a, 'w> {
     seeded: Seeded,
     decks: Vec<Deck<'w>>,
     trace: &'a mut Trace,
-    /// Of each request of the trace.
+    /// The workload request behind each request of the trace.
     origins: &'a mut Vec<&'w WorkloadRequest>,
 }
 
 impl Drawing<'_, '_> {
-    /// A session's first turn takes an arrival of the Poisson process; so does each later one, which comes
-    /// when it is both due and possible. So the rate holds for requests, not for sessions.
+    /// Draws the requests. A session's first turn takes an arrival of the Poisson process; so does each later one,
+    /// which comes when it is both due and possible. So the rate holds for requests, not for sessions.
     fn draw(mut self) {
         let mut at = self.gap();
         let mut last = None;
@@ -247,6 +268,7 @@ impl Drawing<'_, '_> {
                 self.origins.push(request);
                 self.trace.requests.push(TraceRequest {
                     arrival,
+                    client: ClientId::default(),
                     class: self.class,
                     flow,
                     ends_flow: turn + 1 == turns,
@@ -269,7 +291,7 @@ impl Drawing<'_, '_> {
         }
     }
 
-    /// Tokens of a request's prompt and of its answer.
+    /// Returns the number of tokens of a request's prompt, and of its answer.
     fn lengths(&mut self, request: &WorkloadRequest) -> (u32, u32) {
         let most = self.spec.output_tokens_max;
         match self.spec.answers {

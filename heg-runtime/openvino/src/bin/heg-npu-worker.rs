@@ -1,10 +1,10 @@
-//! `heg-npu-worker [FOLDER]`: compiles OpenVINO IR to NPU blobs, with the OpenVINO in FOLDER (by
-//! default, the one beside this program), on a machine that need not have an NPU.
+//! `heg-npu-worker [FOLDER]`: compiles OpenVINO IR to NPU blobs, with the OpenVINO in FOLDER (by default, the
+//! one beside this program), on a machine that need not have an NPU.
 //!
-//! Reads jobs and answers them, line by line, as `heg_openvino::precompile` says. Built for Linux it
-//! loads Intel's archive; built for Windows it runs under wine beside the Windows libraries. When
-//! its input ends nobody waits for answers any more, and it ends at once: also amid a job, so that
-//! nothing is left running when the process that started it was killed.
+//! Reads jobs and answers them, line by line, in the protocol of `heg_openvino::precompile`. Built for Linux
+//! it loads Intel's archive; built for Windows it runs under wine beside the Windows libraries. When its
+//! input ends nobody waits for answers any more, and it ends at once, even amid a job, so that nothing is
+//! left running when the process that started it was killed.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -39,8 +39,8 @@ fn main() -> ExitCode {
                 break;
             }
         }
-        // Amid a job nothing may be torn down, since the compiler is using it. Otherwise the last sender goes
-        // now, and `main` comes to its end.
+        // Amid a job nothing may be torn down, since the compiler is using it. Otherwise the last sender is
+        // dropped now, and `main` returns.
         if OPEN.load(Ordering::Acquire) > 0 {
             std::process::abort();
         }
@@ -61,19 +61,19 @@ fn main() -> ExitCode {
                 message: error.to_string(),
             },
         };
-        // Before the answer, on which the other side may close our input.
+        // Decremented before the answer, on which the other side may close our input.
         OPEN.fetch_sub(1, Ordering::AcqRel);
         say(&answer);
     }
     ExitCode::SUCCESS
 }
 
-/// Jobs that were read and are not done.
+/// Number of jobs that were read and are not done.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The folder named on the command line, or this program's own.
+/// Returns the folder named on the command line, or this program's own.
 fn libraries() -> Result<PathBuf, Failure> {
     if let Some(named) = std::env::args_os().nth(1) {
         return Ok(PathBuf::from(named));
@@ -118,8 +118,8 @@ fn cannot(action: &str, file: &str) -> impl FnOnce(std::io::Error) -> String {
     move |error| format!("cannot {action} `{file}`: {error}")
 }
 
-/// Says it on a line of its own, whatever the libraries printed last. That nobody listens is noticed
-/// by the end of the input.
+/// Prints an answer on a line of its own, whatever the libraries printed last. A closed output is no error
+/// here: the end of the input tells the same.
 fn say(answer: &Answer) {
     let mut output = std::io::stdout().lock();
     let _ = write!(output, "\n{answer}\n").and_then(|()| output.flush());

@@ -1,8 +1,8 @@
-//! What time of a request is spent on.
+//! The causes on which a request's time is spent.
 
-use heg_sched::{HoldReason, Lane, RequestId};
+use heg_sched::{HoldReason, Lane, Mechanism, RequestId};
 
-/// What time of a request was spent on.
+/// A cause on which a request's time was spent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SlowCause {
     /// Kernels of its own prompt.
@@ -11,19 +11,21 @@ pub enum SlowCause {
     OwnAnswer,
     /// The prompt of another request, which went first.
     Prompt(RequestId),
-    /// The prompt of another request, which took the lanes when its own had begun.
+    /// The prompt of another request, which preempted its own.
     Preempted(RequestId),
-    /// Kernels of another request on a lane that was needed.
+    /// Kernels of another request on a lane that it needed.
     Kernel(RequestId, Lane),
-    /// Decode iterations of others on a lane that was needed.
+    /// Decode iterations of others on a lane that it needed.
     Iterations(Lane),
     /// Another request, which had waited for too long (`ageing`).
     Overdue(RequestId),
+    /// Requests of another client, whose turn it was.
+    Turn,
     /// Room in the KV cache.
     Memory,
-    /// The writing of idle flows' caches to flash.
+    /// The write of idle flows' caches to flash.
     FlashWrite,
-    /// The reading of its flow's cache from flash.
+    /// The read of its flow's cache from flash.
     FlashRead,
     /// A full decode batch.
     BatchFull,
@@ -33,29 +35,19 @@ pub enum SlowCause {
     NextIteration,
     /// Answers, which went before its prompt.
     Answers,
-    /// More urgent work that the bandwidth belongs to.
-    Bandwidth,
-    /// A bubble to fit into.
-    Bubble,
-    /// Memory pressure.
-    Pressure,
-    /// Chunks of its own prompt, before its remainder.
-    Remainder,
+    /// A rule of the policy that held its work back.
+    Rule(Mechanism),
     /// A kernel of a request that hung on a lane.
     Hung(RequestId, Lane),
     /// A kernel of a request that failed on a lane.
     Failed(RequestId, Lane),
-    /// The iGPU's rest for graphics.
-    Graphics,
-    /// The power budget.
-    Power,
-    /// A lane that was to stop what had hung of it.
+    /// A lane that was told to stop hung work of the request.
     Stopping,
     /// A lane that was being reset.
     Reset(Lane),
-    /// The lack of a lane with its kernels.
+    /// The absence of a lane with its kernels.
     NoLane,
-    /// Kernels on another lane than that which was lost.
+    /// Kernels on another lane, because their own was lost.
     WithoutLane(Lane),
     /// Attention on another lane while the NPU's kernel was being compiled.
     WarmUp,
@@ -63,32 +55,28 @@ pub enum SlowCause {
     Trial,
     /// An earlier call of its flow.
     Flow,
-    /// Work that was done again, since it had started over.
+    /// Work that was repeated after a restart.
     StartedOver,
-    /// Nothing that the trace tells: time between kernels.
+    /// Time between kernels, for which the trace has no reason.
     Between,
 }
 
 impl SlowCause {
-    /// The cause behind what a request waited for, where that is the same whatever else runs.
+    /// Returns the cause for a hold reason, if it is the same whatever else runs.
     pub(super) fn of(why: HoldReason) -> Self {
         match why {
             HoldReason::Prompt(of) => Self::Prompt(of),
             HoldReason::Preempted(of) => Self::Preempted(of),
             HoldReason::Overdue(of) => Self::Overdue(of),
             HoldReason::Lane(lane) => Self::Iterations(lane),
+            HoldReason::Turn => Self::Turn,
             HoldReason::Memory => Self::Memory,
             HoldReason::Flash => Self::FlashWrite,
             HoldReason::BatchFull => Self::BatchFull,
             HoldReason::Company => Self::Company,
             HoldReason::Iteration => Self::NextIteration,
             HoldReason::Answers => Self::Answers,
-            HoldReason::Bandwidth => Self::Bandwidth,
-            HoldReason::Bubble => Self::Bubble,
-            HoldReason::Pressure => Self::Pressure,
-            HoldReason::Remainder => Self::Remainder,
-            HoldReason::Graphics => Self::Graphics,
-            HoldReason::Power => Self::Power,
+            HoldReason::Rule(mechanism) => Self::Rule(mechanism),
             HoldReason::Stopping => Self::Stopping,
             HoldReason::Reset(lane) => Self::Reset(lane),
             HoldReason::NoLane => Self::NoLane,
@@ -97,23 +85,24 @@ impl SlowCause {
         }
     }
 
-    /// Whether it also explains the wait of those behind a request that it held up. What any prompt goes through does
-    /// not: they waited for the prompt.
+    /// Returns whether the cause also explains the wait of requests behind the one that it held up. The ordinary stages
+    /// of a prompt do not: others waited for the prompt.
     pub(super) fn holds_up_others(self) -> bool {
         match self {
             Self::OwnPrompt | Self::OwnAnswer | Self::Kernel(..) | Self::Iterations(_) => false,
-            Self::NextIteration | Self::BatchFull | Self::Company | Self::Remainder => false,
+            Self::NextIteration | Self::BatchFull | Self::Company => false,
             Self::WithoutLane(_) | Self::WarmUp | Self::StartedOver | Self::FlashRead => false,
             Self::Between => false,
-            Self::Prompt(_) | Self::Preempted(_) | Self::Overdue(_) | Self::Memory => true,
-            Self::FlashWrite | Self::Answers | Self::Bandwidth | Self::Bubble => true,
-            Self::Pressure | Self::Graphics | Self::Power => true,
+            Self::Prompt(_) | Self::Preempted(_) | Self::Overdue(_) => true,
+            Self::Turn | Self::Memory => true,
+            Self::FlashWrite | Self::Answers => true,
+            Self::Rule(mechanism) => mechanism.holds_up_others(),
             Self::Hung(..) | Self::Failed(..) | Self::Stopping => true,
             Self::Reset(_) | Self::NoLane | Self::Trial | Self::Flow => true,
         }
     }
 
-    /// Its name in JSON.
+    /// Returns the cause's name in JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::OwnPrompt => "own prompt",
@@ -123,6 +112,7 @@ impl SlowCause {
             Self::Kernel(..) => "kernel",
             Self::Iterations(_) => "iterations",
             Self::Overdue(_) => "overdue",
+            Self::Turn => "turn",
             Self::Memory => "memory",
             Self::FlashWrite => "flash write",
             Self::FlashRead => "flash read",
@@ -130,14 +120,9 @@ impl SlowCause {
             Self::Company => "company",
             Self::NextIteration => "next iteration",
             Self::Answers => "answers",
-            Self::Bandwidth => "bandwidth",
-            Self::Bubble => "bubble",
-            Self::Pressure => "pressure",
-            Self::Remainder => "remainder",
+            Self::Rule(mechanism) => mechanism.word().unwrap_or("rule"),
             Self::Hung(..) => "hung kernel",
             Self::Failed(..) => "failed kernel",
-            Self::Graphics => "graphics",
-            Self::Power => "power",
             Self::Stopping => "stopping",
             Self::Reset(_) => "reset",
             Self::NoLane => "no lane",
@@ -150,7 +135,7 @@ impl SlowCause {
         }
     }
 
-    /// The request that it names.
+    /// Returns the request that the cause names, if any.
     pub fn request(self) -> Option<RequestId> {
         match self {
             Self::Prompt(of) | Self::Preempted(of) | Self::Overdue(of) => Some(of),
@@ -159,7 +144,7 @@ impl SlowCause {
         }
     }
 
-    /// The lane that it names.
+    /// Returns the lane that the cause names, if any.
     pub fn lane(self) -> Option<Lane> {
         match self {
             Self::Kernel(_, lane) | Self::Hung(_, lane) | Self::Failed(_, lane) => Some(lane),

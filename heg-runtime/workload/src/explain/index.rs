@@ -1,4 +1,4 @@
-//! What a trace tells of a span of time, by lane and by request.
+//! Look-up of a trace's contents in a span of time, by lane and by request.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::traced::{LaneAway, RunTrace, TracedAbsence, TracedHold, TracedLaunch,
 /// Launches in the order of their starts.
 type Launches<'t> = Vec<&'t TracedLaunch>;
 
-/// The part of a trace that has to do with a span of time.
+/// The part of a trace that concerns a span of time.
 pub(super) struct Index<'t> {
     trace: &'t RunTrace,
     lanes: [Launches<'t>; Lane::ALL.len()],
     requests: BTreeMap<RequestId, [Launches<'t>; Lane::ALL.len()]>,
-    /// In the order of their starts.
+    /// The holds of each request, in the order of their starts.
     holds: BTreeMap<RequestId, Vec<&'t TracedHold>>,
 }
 
@@ -51,7 +51,7 @@ impl<'t> Index<'t> {
         index
     }
 
-    /// The launch of a request that ends last of those that began before a time, on whichever lane.
+    /// Returns the launch of a request that ends last of those that began before a time, on any lane.
     pub(super) fn last_before(&self, id: RequestId, at: Micros) -> Option<&'t TracedLaunch> {
         let lanes = self.requests.get(&id)?;
         let latest = lanes.iter().filter_map(|launches| {
@@ -63,40 +63,40 @@ impl<'t> Index<'t> {
             .max_by_key(|launch| (launch.end.min(at), launch.start))
     }
 
-    /// Launches of a request.
+    /// Returns the launches of a request.
     pub(super) fn launches_of(&self, id: RequestId) -> impl Iterator<Item = &'t TracedLaunch> {
         let lanes = self.requests.get(&id);
         lanes.into_iter().flatten().flatten().copied()
     }
 
-    /// Launches on a lane, from the one that ran at a time on.
+    /// Returns the launches on a lane, from the one that ran at a time on.
     pub(super) fn on_lane(&self, lane: Lane, at: Micros) -> &[&'t TracedLaunch] {
         let launches = &self.lanes[lane as usize];
         let behind = launches.partition_point(|launch| launch.start <= at);
         launches.get(behind.saturating_sub(1)..).unwrap_or_default()
     }
 
-    /// What a request waited for, from a time on.
+    /// Returns the holds of a request, from a time on.
     pub(super) fn holds_of(&self, id: RequestId, at: Micros) -> &[&'t TracedHold] {
         let holds = self.holds.get(&id).map_or(&[][..], Vec::as_slice);
         let behind = holds.partition_point(|hold| hold.start <= at);
         holds.get(behind.saturating_sub(1)..).unwrap_or_default()
     }
 
-    /// Whether a lane was away at a time, and how.
+    /// Returns the way in which a lane was away at a time, if it was.
     pub(super) fn away(&self, lane: Lane, at: Micros) -> Option<LaneAway> {
         let covers = |it: &&TracedAbsence| it.lane == lane && it.start <= at && at < it.end;
         let absence = self.trace.absences.iter().find(covers);
         absence.map(|absence| absence.state)
     }
 
-    /// The kernel that was compiled at a time.
+    /// Returns the kernel that was compiled at a time.
     pub(super) fn warm_up(&self, at: Micros) -> Option<&'t TracedWarmUp> {
         let mut warm_ups = self.trace.warm_ups.iter();
         warm_ups.find(|it| it.start <= at && at < it.end)
     }
 
-    /// The class of a request, where the trace has its arrival.
+    /// Returns the class of a request; `None` if the trace does not have its arrival.
     pub(super) fn class(&self, id: RequestId) -> Option<Class> {
         self.trace.requests.get(&id).map(|request| request.class)
     }

@@ -1,4 +1,4 @@
-//! An explanation for machines.
+//! An explanation as JSON.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use heg_sched::Lane;
 use super::{CauseShare, Explanation, Stretch};
 
 impl Explanation {
-    /// The same as a JSON object. `COMMANDS.md` of `heg` tells of its fields.
+    /// Converts the explanation to a JSON object, whose fields are documented in `COMMANDS.md` of `heg`.
     pub fn to_json(&self) -> Value {
         let request = &self.request;
         json!({

@@ -1,4 +1,4 @@
-//! Why was a request slow? Its time, traced back to what it was spent on.
+//! Explains why a request was slow, by tracing its time back to causes.
 
 mod cause;
 mod index;
@@ -22,14 +22,14 @@ use index::Index;
 use path::{Path, Piece};
 use words::{described, millis};
 
-/// What the time of a request was spent on.
+/// The causes of a request's time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// The request.
     pub request: TracedRequest,
-    /// From its arrival to its first token; to its end, or that of the trace, if it has none.
+    /// From its arrival to its first token; without one, to its end or that of the trace.
     pub first_token: Stretch,
-    /// From its first token to its end, or that of the trace; none without a first token.
+    /// From its first token to its end, or that of the trace; `None` without a first token.
     pub answer: Option<Stretch>,
 }
 
@@ -40,20 +40,20 @@ pub struct Stretch {
     pub start: Micros,
     /// End time.
     pub end: Micros,
-    /// What it was spent on, the most first.
+    /// The shares of its causes, the largest first.
     pub shares: Vec<CauseShare>,
-    /// The same in the order of time, without gaps.
+    /// The same causes in the order of time, without gaps.
     pub intervals: Vec<CausedInterval>,
 }
 
-/// Time that a cause took.
+/// The time that a cause took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CauseShare {
     /// The cause.
     pub cause: SlowCause,
     /// The time.
     pub time: Micros,
-    /// The cause in words, to go on with after the time.
+    /// The cause in words, to follow after the time.
     pub text: String,
 }
 
@@ -64,17 +64,17 @@ pub struct CausedInterval {
     pub start: Micros,
     /// End time.
     pub end: Micros,
-    /// Index of its cause among the shares.
+    /// Index of the cause among the shares.
     pub share: usize,
 }
 
-/// A request that cannot be explained.
+/// The error for a request that the trace does not have.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("no request {asked} arrives in this trace; it has {count} requests, {first} to {last}")]
 pub struct UnknownRequest {
-    /// The number that was asked for.
+    /// The requested number.
     pub asked: u64,
-    /// Requests in the trace.
+    /// Number of requests in the trace.
     pub count: usize,
     /// The lowest number.
     pub first: u64,
@@ -82,12 +82,12 @@ pub struct UnknownRequest {
     pub last: u64,
 }
 
-/// Goes back from the last token of a request, and from its first, through what ran of it and what it waited for, and
-/// attributes all of its time.
+/// Goes back from the last token of a request, and from its first, through its launches and its waits, and attributes
+/// all of its time to causes.
 ///
 /// # Errors
 ///
-/// [`UnknownRequest`] where the trace does not tell of its arrival.
+/// [`UnknownRequest`] if the trace does not have the request's arrival.
 pub fn explain(trace: &RunTrace, request: RequestId) -> Result<Explanation, UnknownRequest> {
     let Some(known) = trace.requests.get(&request) else {
         let number = |id: Option<&RequestId>| id.map_or(0, |id| id.0);
@@ -156,12 +156,13 @@ impl Stretch {
         }
     }
 
-    /// What most of it was spent on.
+    /// Returns the largest share.
     pub fn main(&self) -> Option<&CauseShare> {
         self.shares.first()
     }
 
-    /// When a cause took its time, in so many equal parts of the whole; neighbours are one span.
+    /// Returns the spans in which a cause took its time, in units of one `parts`-th of the whole; neighbours are
+    /// joined.
     pub fn spans(&self, share: usize, parts: u32) -> Vec<[u32; 2]> {
         let total = u128::from(self.time().0.max(1));
         let part = |at: Micros| {
@@ -183,15 +184,14 @@ impl Stretch {
         spans
     }
 
-    /// How long it is.
+    /// Returns the length of the stretch.
     pub fn time(&self) -> Micros {
         self.end.since(self.start)
     }
 
-    /// Its shares in words: the largest ones, and what is left of the others.
+    /// Returns the shares in words: the largest ones, and the rest of the others.
     fn words(&self) -> String {
-        let total = self.time().0.max(1);
-        let percent = |time: u64| 100 * time / total;
+        let percent = |time: u64| percent_of(self.time(), Micros(time));
         let told = self
             .shares
             .iter()
@@ -212,7 +212,12 @@ impl Stretch {
     }
 }
 
-/// Causes that a sentence names at most.
+/// Returns the part of a time in percent, rounded down. Times may have any value, since a trace may be untrusted.
+fn percent_of(total: Micros, part: Micros) -> u128 {
+    100 * u128::from(part.0) / u128::from(total.0.max(1))
+}
+
+/// Maximum number of causes that a sentence names.
 const TOLD_MAX: usize = 4;
 
 impl fmt::Display for Explanation {

@@ -1,5 +1,5 @@
-//! The way back through a request's time: from a token over the launch that it came of to what that launch waited for, and
-//! so on. Where a request waited for another one, the way goes on through that one's time.
+//! The path back through a request's time: from a token to the launch that computed it, to the cause of that launch's
+//! wait, and so on. If the request waited for another one, the path continues through that one's time.
 
 use heg_sched::{HoldReason, Kernel, Lane, Micros, RequestId};
 
@@ -32,15 +32,15 @@ impl Piece {
     }
 }
 
-/// A request's way, and those of the requests that it leads through.
+/// The path of a request, through the requests for which it waited.
 pub(super) struct Path<'i, 't> {
     index: &'i Index<'t>,
     request: &'t TracedRequest,
-    /// The requests that the way has led through, this one first.
+    /// The requests on the path so far, this one first.
     chain: Vec<RequestId>,
 }
 
-/// Requests that a way leads through at most: those in between say little.
+/// Maximum number of requests on a path: those in between say little.
 const CHAIN_MAX: usize = 8;
 
 impl<'i, 't> Path<'i, 't> {
@@ -52,12 +52,12 @@ impl<'i, 't> Path<'i, 't> {
         }
     }
 
-    /// The pieces of a span, in the order of time and without gaps.
+    /// Returns the pieces of a span, in the order of time and without gaps.
     pub(super) fn back(&mut self, start: Micros, end: Micros) -> Vec<Piece> {
         self.life(self.request.id, (start, end))
     }
 
-    /// The pieces of a request's time.
+    /// Returns the pieces of a request's time.
     fn life(&mut self, id: RequestId, (start, end): (Micros, Micros)) -> Vec<Piece> {
         let mut backwards: Vec<Vec<Piece>> = Vec::new();
         let mut at = end;
@@ -79,7 +79,7 @@ impl<'i, 't> Path<'i, 't> {
         backwards.into_iter().rev().flatten().collect()
     }
 
-    /// What a launch of a request was good for.
+    /// Returns the pieces of a launch, by its use for the request.
     fn ran(&self, id: RequestId, launch: &TracedLaunch, span: (Micros, Micros)) -> Vec<Piece> {
         match launch.outcome {
             LaunchOutcome::Stopped => {
@@ -134,7 +134,8 @@ impl<'i, 't> Path<'i, 't> {
         SlowCause::OwnPrompt
     }
 
-    /// The median time of launches like one that reads a cache first.
+    /// Returns the median time of a request's similar launches without a read from flash, to compare with one that
+    /// reads.
     fn usual(&self, id: RequestId, launch: &TracedLaunch) -> Option<Micros> {
         let like = |other: &&TracedLaunch| {
             other.lane == launch.lane
@@ -148,7 +149,7 @@ impl<'i, 't> Path<'i, 't> {
         times.get(times.len() / 2).copied()
     }
 
-    /// What a request of which nothing runs waits for.
+    /// Returns the pieces of a time in which nothing of the request runs.
     fn wait(&mut self, id: RequestId, (start, end): (Micros, Micros)) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut at = start;
@@ -181,7 +182,7 @@ impl<'i, 't> Path<'i, 't> {
         }
     }
 
-    /// What it is due to that another request took so long.
+    /// Returns the pieces of a wait for another request, by the causes of that one's time.
     fn behind(&mut self, of: RequestId, why: HoldReason, span: (Micros, Micros)) -> Vec<Piece> {
         let own = SlowCause::of(why);
         if self.chain.contains(&of) || self.chain.len() > CHAIN_MAX {
@@ -199,7 +200,7 @@ impl<'i, 't> Path<'i, 't> {
         pieces
     }
 
-    /// Who had a lane.
+    /// Returns the pieces of a time in which other work occupied a lane.
     fn occupants(&self, lane: Lane, (start, end): (Micros, Micros)) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut at = start;
@@ -232,7 +233,7 @@ impl<'i, 't> Path<'i, 't> {
     }
 }
 
-/// Why a lane was occupied.
+/// Returns the cause for a launch that occupied a lane.
 fn occupied(launch: &TracedLaunch) -> SlowCause {
     let lane = launch.lane;
     let first = launch.requests.first().copied();
@@ -245,7 +246,7 @@ fn occupied(launch: &TracedLaunch) -> SlowCause {
     }
 }
 
-/// Whether two calls take about as long.
+/// Returns whether two calls take about as long.
 fn is_like(one: TracedCall, other: TracedCall) -> bool {
     match (one, other) {
         (

@@ -1,14 +1,14 @@
-//! An explanation as a picture of letters.
+//! An explanation as a text diagram.
 
 use std::fmt::Write as _;
 
 use heg_sched::Micros;
 
 use super::words::millis;
-use super::{Explanation, Stretch};
+use super::{Explanation, Stretch, percent_of};
 
 impl Explanation {
-    /// Its time as rows of a diagram, a row for each cause, `columns` wide.
+    /// Draws the time as a diagram with a row for each cause, `columns` wide.
     pub fn picture(&self, columns: usize) -> String {
         let mut text = String::new();
         text.push_str(&self.first_token.picture("first token", columns));
@@ -39,12 +39,12 @@ impl Stretch {
                 let within = intervals().map(|it| it.end.min(to).since(it.start.max(from)).0);
                 match within.sum::<u64>() {
                     0 => '·',
-                    most if 2 * most >= to.since(from).0 => '█',
+                    most if most >= to.since(from).0.div_ceil(2) => '█',
                     _ => '▒',
                 }
             });
             let row: String = row.collect();
-            let percent = 100 * share.time.0 / total.max(1);
+            let percent = percent_of(self.time(), share.time);
             let _ = writeln!(
                 text,
                 " {row}  {:>8} {percent:>3}% {}",
@@ -56,10 +56,10 @@ impl Stretch {
     }
 }
 
-/// Causes that have a row. Chosen: what is left takes next to no time.
+/// Maximum number of causes with a row. Chosen: the others take next to no time.
 const ROWS_MAX: usize = 12;
 
-/// The part of `total` before a column.
+/// Returns the part of `total` before a column.
 fn share_of(total: u64, column: u64, columns: usize) -> u64 {
     let part = u128::from(total) * u128::from(column) / (columns.max(1) as u128);
     u64::try_from(part).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! Explanations of small traces made by hand. What schedulers make of injected causes is tried in `heg-sim`.
+//! Explanations of small traces made by hand. `heg-sim` tests schedulers with injected causes.
 
 use heg_sched::{Class, Finish, HoldReason, Kernel, Lane, Micros, RequestId, Segment};
 
@@ -99,6 +99,34 @@ fn time_is_traced_back_through_those_that_were_waited_for() {
     insta::assert_snapshot!(serde_json::to_string_pretty(&explanation.to_json()).unwrap());
 }
 
+/// An untrusted trace may have any times. Percentages of these did not fit 64 bits.
+#[test]
+fn the_longest_times_that_a_file_can_have_are_explained() {
+    let end = u64::MAX;
+    let mut trace = RunTrace::default();
+    trace.add(arrives(1, Class::Reactive, 0));
+    trace.add(held(1, HoldReason::Memory, (0, end / 4)));
+    trace.add(ran(1, Lane::Npu, (end / 4, end), 0));
+    trace.add(TraceEvent::FirstToken(RequestId(1), Micros(end)));
+    let mut ended = trace.requests[&RequestId(1)];
+    ended.ended = Some((Micros(end), Finish::Complete));
+    trace.add(TraceEvent::Ended(ended));
+    let explanation = explain(&trace, RequestId(1)).unwrap();
+    let (sentence, picture) = (explanation.to_string(), explanation.picture(8));
+    for said in ["(75%)", "(24%)"] {
+        assert!(sentence.contains(said), "{sentence}");
+    }
+    let rows: Vec<&str> = picture.lines().skip(1).collect();
+    assert!(
+        rows[0].starts_with(" ··██████ ") && rows[0].contains(" 75% "),
+        "{picture}"
+    );
+    assert!(
+        rows[1].starts_with(" ██······ ") && rows[1].contains(" 24% "),
+        "{picture}"
+    );
+}
+
 #[test]
 fn intervals_leave_no_gap() {
     let trace = trace();
@@ -138,7 +166,7 @@ fn an_unknown_request_is_refused_with_those_that_there_are() {
     );
 }
 
-/// What a fuzzer would begin with: a trace with something of everything, and bytes of it changed.
+/// A fuzzer's starting point: a trace with some of everything, and bytes of it changed.
 #[test]
 fn whatever_a_trace_claims_all_time_is_explained() {
     let seed = include_bytes!("../../../../tests/fuzz/seeds/trace/run.json");

@@ -8,7 +8,7 @@ use super::cause::SlowCause;
 use super::index::Index;
 use super::path::Piece;
 
-/// A cause of a request's time in words, to go on with after the time that it took.
+/// Describes a cause of a request's time in words, to follow after the time that it took.
 pub(super) fn described(
     index: &Index<'_>,
     own: RequestId,
@@ -66,11 +66,12 @@ fn kernels(count: usize) -> String {
     }
 }
 
-/// The words for causes that name no request and no lane.
+/// Returns the words for causes without a request or a lane.
 fn plain(cause: SlowCause) -> &'static str {
     match cause {
         SlowCause::OwnPrompt => "in kernels of its own prompt",
         SlowCause::OwnAnswer => "in decode iterations of its own",
+        SlowCause::Turn => "behind another client, whose turn it was",
         SlowCause::Memory => "waiting for KV memory",
         SlowCause::FlashWrite => "waiting for idle caches to be written to flash",
         SlowCause::FlashRead => "reading its flow's cache back from flash",
@@ -82,16 +83,7 @@ fn plain(cause: SlowCause) -> &'static str {
         }
         SlowCause::NextIteration => "waiting for the decode iteration under way",
         SlowCause::Answers => "behind answers, which went before its prompt",
-        SlowCause::Bandwidth => {
-            "deferred, since more urgent work needed the bandwidth (prefill.joint_bandwidth_max)"
-        }
-        SlowCause::Bubble => "waiting for a bubble to fit into (pressure.duration_bound)",
-        SlowCause::Pressure => "held back by memory pressure (pressure)",
-        SlowCause::Remainder => "deferred, to end with its own chunks (prefill.defer_remainder)",
-        SlowCause::Graphics => {
-            "waiting for the iGPU, which rests for graphics (limits.igpu_percent_max)"
-        }
-        SlowCause::Power => "waiting for the power budget (limits.power_watts_max)",
+        SlowCause::Rule(mechanism) => mechanism.explanation().unwrap_or(mechanism.name()),
         SlowCause::Stopping => "waiting for a lane to stop what had hung of it",
         SlowCause::NoLane => "waiting for a lane, since none had its kernels",
         SlowCause::WarmUp => {
@@ -100,12 +92,12 @@ fn plain(cause: SlowCause) -> &'static str {
         SlowCause::Trial => "waiting while others ran alone to find who fails",
         SlowCause::Flow => "behind an earlier call of its flow",
         SlowCause::StartedOver => "in work that it had to do twice, since it started over",
-        // The others have a text of their own.
+        // The other causes have texts of their own.
         _ => "between kernels",
     }
 }
 
-/// A lane in words.
+/// Returns a lane in words.
 fn device(lane: Lane) -> &'static str {
     match lane {
         Lane::Npu => "NPU",
@@ -114,7 +106,7 @@ fn device(lane: Lane) -> &'static str {
     }
 }
 
-/// A time as people read it.
+/// Formats a time for people.
 pub(super) fn millis(time: Micros) -> String {
     match time.0 {
         us @ 0..1_000 => format!("{:.2} ms", us as f64 / 1e3),

@@ -1,58 +1,173 @@
-//! A trace that is written while a run goes on.
+//! A trace that is written during a run, on a separate thread, so that a scheduler waits for no file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::{self, JoinHandle};
 
 use heg_sched::{Action, Event, Hold, Micros, Observer};
+use serde_json::Value;
 
-use super::json::{entries, preamble};
+use super::json::{entries, left_out, preamble};
+use super::read::BYTES_MAX;
 use super::{TraceEvent, TraceRecorder};
 
-/// A file with what an engine or a simulator does, as it happens.
+/// A file with the events of an engine or a simulator, written as they happen.
 ///
-/// It is a JSON array, which its readers take without the end too: a killed process leaves a trace of what was
-/// written. What cannot be written is left out, and ends the trace.
+/// It is a JSON array, which its readers accept without its end: a killed process leaves a valid trace. Events that
+/// cannot be written are left out, and end the trace, as does its maximum size.
 pub struct TraceFile {
     recorder: TraceRecorder,
     pages: Pages,
     now: Micros,
 }
 
-struct Pages(Option<BufWriter<File>>);
+/// The treatment of an event while the queue of the writer is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WhenFull {
+    /// The run waits for the writer.
+    Wait,
+    /// The event is left out, and counted.
+    LeaveOut,
+}
+
+/// The connection to the writer.
+struct Pages {
+    /// The queue of the writer; `None` after the end of the trace.
+    queue: Option<SyncSender<TraceEvent>>,
+    when_full: WhenFull,
+    /// Number of events that the file lacks because the writer was behind.
+    left_out: u64,
+    /// The writer's thread, which returns the file at the end of the queue.
+    writer: Option<JoinHandle<Option<Paper>>>,
+}
 
 impl TraceFile {
-    /// A trace in a new file, in place of what was there.
+    /// Creates a trace of a simulated run in a new file, replacing an existing one. The run waits if the file is slow.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut file = BufWriter::new(File::create(path)?);
-        for (place, event) in preamble().iter().enumerate() {
-            let before = if place == 0 { "[" } else { "," };
-            writeln!(file, "{before}{event}")?;
-        }
+        Self::start(File::create(path)?, WhenFull::Wait, BYTES_MAX)
+    }
+
+    /// Creates a trace of an engine in an empty file. Events for which the writer has no time are left out and counted
+    /// in the file.
+    pub fn live(file: File) -> io::Result<Self> {
+        Self::start(file, WhenFull::LeaveOut, BYTES_MAX)
+    }
+
+    fn start(file: File, when_full: WhenFull, bytes_max: u64) -> io::Result<Self> {
+        let paper = Paper::begin(file, bytes_max)?;
+        let (queue, events) = sync_channel(QUEUED_MAX);
+        let writer = thread::Builder::new()
+            .name("trace".to_owned())
+            .spawn(move || write_all(&events, paper))?;
         Ok(Self {
             recorder: TraceRecorder::default(),
-            pages: Pages(Some(file)),
+            pages: Pages {
+                queue: Some(queue),
+                when_full,
+                left_out: 0,
+                writer: Some(writer),
+            },
             now: Micros(0),
         })
     }
 }
 
+/// Maximum number of events that wait for the writer. Chosen: some megabytes, and seconds of a busy engine.
+const QUEUED_MAX: usize = 1 << 15;
+
 impl Pages {
-    fn write(&mut self, event: &TraceEvent) {
-        for entry in entries(event) {
-            let written = self.0.as_mut().map(|file| writeln!(file, ",{entry}"));
-            if matches!(written, Some(Err(_))) {
-                self.0 = None;
-            }
+    fn write(&mut self, event: TraceEvent) {
+        let Some(queue) = &self.queue else { return };
+        let sent = match self.when_full {
+            WhenFull::Wait => queue.send(event).map_err(|_| WriterGone),
+            WhenFull::LeaveOut => match queue.try_send(event) {
+                Err(TrySendError::Full(_)) => {
+                    self.left_out += 1;
+                    Ok(())
+                }
+                Err(TrySendError::Disconnected(_)) => Err(WriterGone),
+                Ok(()) => Ok(()),
+            },
+        };
+        if let Err(WriterGone) = sent {
+            self.queue = None;
+        }
+    }
+
+    /// Ends the queue, and waits for the file.
+    fn close(&mut self, now: Micros) {
+        self.queue = None;
+        let written = self.writer.take().and_then(|writer| writer.join().ok());
+        // Nobody is left to hear of a failure, and readers do without the end.
+        if let Some(paper) = written.flatten() {
+            let _ = paper.end(self.left_out, now);
         }
     }
 }
+
+/// The trace has ended by itself: it could not be written, or reached its maximum size.
+struct WriterGone;
+
+/// Writes events until there are no more; returns the file unless the trace ended before.
+fn write_all(events: &Receiver<TraceEvent>, mut paper: Paper) -> Option<Paper> {
+    for event in events {
+        for entry in entries(&event) {
+            paper.add(&entry).ok()?;
+        }
+    }
+    Some(paper)
+}
+
+/// A file with a maximum size.
+struct Paper {
+    file: BufWriter<File>,
+    left_bytes: u64,
+}
+
+impl Paper {
+    fn begin(file: File, bytes_max: u64) -> io::Result<Self> {
+        let mut paper = Self {
+            file: BufWriter::new(file),
+            left_bytes: bytes_max.saturating_sub(END_BYTES),
+        };
+        for (place, event) in preamble().iter().enumerate() {
+            let before = if place == 0 { "[" } else { "," };
+            paper.write(&format!("{before}{event}\n"))?;
+        }
+        Ok(paper)
+    }
+
+    fn add(&mut self, entry: &Value) -> io::Result<()> {
+        self.write(&format!(",{entry}\n"))
+    }
+
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        let left = self.left_bytes.checked_sub(line.len() as u64);
+        self.left_bytes = left.ok_or(io::ErrorKind::FileTooLarge)?;
+        self.file.write_all(line.as_bytes())
+    }
+
+    /// Writes the number of missing events, and ends the array.
+    fn end(mut self, events: u64, now: Micros) -> io::Result<()> {
+        if events > 0 {
+            let entry = left_out(events, now);
+            writeln!(self.file, ",{entry}")?;
+        }
+        self.file.write_all(b"]\n")?;
+        self.file.flush()
+    }
+}
+
+/// Number of bytes reserved for the end of a trace.
+const END_BYTES: u64 = 1024;
 
 impl Observer for TraceFile {
     fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]) {
         self.now = now;
         let pages = &mut self.pages;
-        let write = |event| pages.write(&event);
+        let write = |event| pages.write(event);
         self.recorder.stepped(now, event, actions, write);
     }
 
@@ -62,26 +177,23 @@ impl Observer for TraceFile {
 
     fn held(&mut self, now: Micros, holds: &[Hold]) {
         let pages = &mut self.pages;
-        self.recorder.held(now, holds, |event| pages.write(&event));
+        self.recorder.held(now, holds, |event| pages.write(event));
     }
 }
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
         let pages = &mut self.pages;
-        self.recorder.close(self.now, |event| pages.write(&event));
-        if let Some(file) = &mut pages.0 {
-            // Nobody is left to hear of a failure; readers do without the end.
-            let _ = file.write_all(b"]\n").and_then(|()| file.flush());
-        }
+        self.recorder.close(self.now, |event| pages.write(event));
+        pages.close(self.now);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use heg_sched::{
-        Class, Finish, HoldReason, Kernel, Lane, PromptLogits, RequestId, Segment, Submission,
-        Ticket, WarmKernel, Work,
+        Class, ClientId, Finish, HoldReason, Kernel, Lane, PromptLogits, RequestId, Segment,
+        Submission, Ticket, WarmKernel, Work,
     };
 
     use super::super::{RunTrace, TraceRecorder};
@@ -90,6 +202,7 @@ mod tests {
     fn submit(id: u64, class: Class) -> Event {
         Event::Submit(Submission {
             id: RequestId(id),
+            client: ClientId::default(),
             flow: None,
             class,
             prompt_tokens: 5,
@@ -114,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Everything that a trace tells, a little of each.
+    /// Plays a run with some of everything that a trace can record.
     fn play(observer: &mut impl Observer) {
         let (first, second) = (RequestId(3), RequestId(4));
         let kernel = WarmKernel {
@@ -187,7 +300,7 @@ mod tests {
         insta::assert_snapshot!(text);
     }
 
-    /// Keeps what a recorder tells.
+    /// Keeps the events of a recorder.
     #[derive(Default)]
     struct Kept(TraceRecorder, RunTrace);
 
@@ -223,5 +336,41 @@ mod tests {
         let cut = lines.next_back().unwrap().len();
         let half = RunTrace::read(&killed[..killed.len() - cut - 20]).unwrap();
         assert_eq!(half.requests, expected.requests);
+    }
+
+    /// A full pipe without a reader acts as a slow disk.
+    #[cfg(unix)]
+    #[test]
+    fn a_run_goes_on_beside_a_file_that_is_not_written() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut trace = TraceFile::live(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
+        let steps = 2 * QUEUED_MAX as u64;
+        for id in 0..steps {
+            trace.stepped(Micros(id), &submit(id, Class::Reactive), &[]);
+        }
+        // Without a bound the trace would hold them all; without its own thread the test would never get here.
+        assert!(trace.pages.left_out > 0);
+        let reading = thread::spawn(move || RunTrace::read(reader));
+        let missing = trace.pages.left_out;
+        drop(trace);
+        let read = reading.join().unwrap().unwrap();
+        assert!(missing < steps && !read.requests.is_empty());
+        assert!((read.requests.len() as u64) < steps);
+        assert!(read.left_out() >= missing);
+    }
+
+    #[test]
+    fn a_trace_has_a_longest_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.json");
+        let file = File::create(&path).unwrap();
+        let mut trace = TraceFile::start(file, WhenFull::Wait, 20_000).unwrap();
+        for id in 0..1000 {
+            trace.stepped(Micros(id), &submit(id, Class::Reactive), &[]);
+        }
+        drop(trace);
+        let text = std::fs::read(&path).unwrap();
+        assert!((15_000..=20_000).contains(&text.len()), "{}", text.len());
+        assert!(!RunTrace::read(text.as_slice()).unwrap().requests.is_empty());
     }
 }

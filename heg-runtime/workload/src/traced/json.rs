@@ -1,5 +1,5 @@
 //! Events in the Trace Event Format of Perfetto and `chrome://tracing`: a track for each lane with a slice for each
-//! launch, and a track for each request with its life and what it waited for.
+//! launch, and a track for each request with its life and its holds.
 
 use serde_json::{Value, json};
 
@@ -7,13 +7,13 @@ use heg_sched::{Lane, Micros};
 
 use super::names::{
     ARRIVES, AWAY, CLASSES, COMPILER, ENDS, FINISHES, FIRST_TOKEN, HOLD, KERNELS, LANE_NAMES,
-    LANES, MILESTONE, OUTCOMES, REQUESTS, STARTS_OVER, WARM_UP, name, parts,
+    LANES, LEFT_OUT, MILESTONE, OUTCOMES, REQUESTS, STARTS_OVER, WARM_UP, name, parts,
 };
 use super::{
     LaneAway, LaunchOutcome, TraceEvent, TracedCall, TracedHold, TracedLaunch, TracedRequest,
 };
 
-/// Names of the tracks of lanes.
+/// Returns the entries that name the tracks of lanes.
 pub(super) fn preamble() -> Vec<Value> {
     let process = |pid: u64, name: &str| json!({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}});
     let track = |tid: u64, name: &str| json!({"ph": "M", "pid": LANES, "tid": tid, "name": "thread_name", "args": {"name": name}});
@@ -23,7 +23,7 @@ pub(super) fn preamble() -> Vec<Value> {
     events
 }
 
-/// What stands in a trace's file for an event.
+/// Returns the entries of a trace's file for an event.
 pub(super) fn entries(event: &TraceEvent) -> Vec<Value> {
     match event {
         TraceEvent::Arrived(request) => arrival(request),
@@ -52,6 +52,14 @@ pub(super) fn entries(event: &TraceEvent) -> Vec<Value> {
             vec![slice((LANES, COMPILER), ("attention", WARM_UP), span, args)]
         }
     }
+}
+
+/// Returns the entry for the number of events that a trace lacks.
+pub(super) fn left_out(events: u64, at: Micros) -> Value {
+    json!({
+        "ph": "i", "s": "g", "pid": LANES, "tid": 0, "name": format!("{events} events left out"), "cat": LEFT_OUT,
+        "ts": at.0, "args": {"events": events},
+    })
 }
 
 fn slice(
@@ -84,7 +92,7 @@ fn arrival(request: &TracedRequest) -> Vec<Value> {
     ]
 }
 
-/// The end of a request, and for people its phases.
+/// Returns the entries for the end of a request and, for people, its phases.
 fn end(request: &TracedRequest) -> Vec<Value> {
     let Some((ended, finish)) = request.ended else {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! What happened in a run: launches, the lives of requests and what they waited for, lanes that were away.
+//! The events of a run: launches, the lives of requests and their holds, lanes that were away.
 //!
-//! [`TraceRecorder`] makes it out of what a scheduler hears and says, [`TraceFile`] writes it as it happens, for Perfetto
-//! and `chrome://tracing` too, and [`RunTrace::read`] reads it again. Engine and simulator record alike.
+//! [`TraceRecorder`] derives it from a scheduler's events and actions, [`TraceFile`] writes it as it happens, for
+//! Perfetto and `chrome://tracing` too, and [`RunTrace::read`] reads it again. Engine and simulator record alike.
 
 mod file;
 mod json;
@@ -20,18 +20,18 @@ pub use file::TraceFile;
 pub use read::TraceReadError;
 pub use recorder::TraceRecorder;
 
-/// Something that a trace tells.
+/// An event in a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// A request came in.
+    /// A request arrived.
     Arrived(TracedRequest),
-    /// A request has its first token.
+    /// A request got its first token.
     FirstToken(RequestId, Micros),
-    /// What was computed for a request counts no more.
+    /// A request started over, and its work so far was discarded.
     Restarted(RequestId, Micros),
-    /// A request is over.
+    /// A request ended.
     Ended(TracedRequest),
-    /// A lane ran something.
+    /// A lane ran a launch.
     Launch(TracedLaunch),
     /// A request waited.
     Held(TracedHold),
@@ -41,26 +41,26 @@ pub enum TraceEvent {
     WarmUp(TracedWarmUp),
 }
 
-/// A request, as far as its life is known.
+/// The life of a request, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TracedRequest {
     /// The request.
     pub id: RequestId,
-    /// How urgent it is.
+    /// Priority class.
     pub class: Class,
-    /// Tokens of its prompt.
+    /// Number of tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Tokens of its answer.
+    /// Number of tokens of its answer.
     pub output_tokens: u32,
     /// Time of its arrival.
     pub arrived: Micros,
-    /// Time at which a kernel of it first ran.
+    /// Time at which its first kernel started.
     pub started: Option<Micros>,
     /// Time of its first token.
     pub first_token: Option<Micros>,
     /// Time at which it last started over.
     pub restarted: Option<Micros>,
-    /// Time of its end, and how it ended.
+    /// Time and reason of its end.
     pub ended: Option<(Micros, Finish)>,
 }
 
@@ -69,9 +69,9 @@ pub struct TracedRequest {
 pub struct TracedLaunch {
     /// The lane.
     pub lane: Lane,
-    /// What ran.
+    /// The call that ran.
     pub call: TracedCall,
-    /// Whose it was.
+    /// The requests for which it ran.
     pub requests: Vec<RequestId>,
     /// The most urgent class of its requests.
     pub class: Class,
@@ -79,50 +79,50 @@ pub struct TracedLaunch {
     pub start: Micros,
     /// End time, or the time at which it was given up.
     pub end: Micros,
-    /// What came of it.
+    /// The outcome.
     pub outcome: LaunchOutcome,
-    /// Tokens whose keys and values it read from flash before it ran.
+    /// Number of tokens whose keys and values it read from flash before it ran.
     pub flash_tokens: u32,
 }
 
-/// What a launch ran.
+/// The call of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracedCall {
     /// A kernel over a segment of a prompt.
     Prefill {
-        /// Which kernel.
+        /// The kernel.
         kernel: Kernel,
-        /// Which layer.
+        /// The layer.
         layer: u32,
-        /// Which part of the prompt.
+        /// The segment of the prompt.
         segment: Segment,
     },
     /// The head on a prompt's last row.
     Head,
     /// Layers of a decode iteration.
     Decode {
-        /// The first of them.
+        /// The first layer.
         first_layer: u32,
-        /// The one behind the last of them.
+        /// The layer after the last one.
         end_layer: u32,
-        /// Whether each was one kernel.
+        /// Whether each layer was a single kernel.
         fused: bool,
     },
-    /// An iteration of continuous batching, with so many tokens of prompts.
+    /// An iteration of continuous batching, with parts of prompts.
     Iteration {
-        /// Tokens of prompts in it.
+        /// Number of prompt tokens in it.
         prompt_tokens: u32,
     },
 }
 
-/// What came of a launch.
+/// The outcome of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchOutcome {
-    /// It came to its end.
+    /// It completed.
     Done,
     /// It failed.
     Failed,
-    /// It found no memory.
+    /// It ran out of memory.
     OutOfMemory,
     /// It could not read a cache from flash.
     Unreadable,
@@ -132,7 +132,7 @@ pub enum LaunchOutcome {
     Lost,
 }
 
-/// A span in which nothing of a request ran, for one reason.
+/// A span in which nothing of a request ran, for a single reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TracedHold {
     /// The request.
@@ -150,7 +150,7 @@ pub struct TracedHold {
 pub struct TracedAbsence {
     /// The lane.
     pub lane: Lane,
-    /// Why not.
+    /// The reason.
     pub state: LaneAway,
     /// Start time.
     pub start: Micros,
@@ -158,12 +158,12 @@ pub struct TracedAbsence {
     pub end: Micros,
 }
 
-/// Why a lane cannot be used.
+/// The reason why a lane cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneAway {
-    /// It was told to stop what it runs, and has not answered.
+    /// The lane was told to stop its work, and has not answered.
     Resetting,
-    /// It is lost.
+    /// The lane is lost.
     Lost,
 }
 
@@ -178,7 +178,7 @@ pub struct TracedWarmUp {
     pub end: Micros,
 }
 
-/// All that a trace tells of a run.
+/// A trace of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunTrace {
     pub(crate) requests: BTreeMap<RequestId, TracedRequest>,
@@ -186,12 +186,19 @@ pub struct RunTrace {
     pub(crate) holds: Vec<TracedHold>,
     pub(crate) absences: Vec<TracedAbsence>,
     pub(crate) warm_ups: Vec<TracedWarmUp>,
-    /// The last time that it tells of.
+    /// The latest time in the trace.
     pub(crate) end: Micros,
+    /// Number of events for which its writer had no time.
+    left_out: u64,
 }
 
 impl RunTrace {
-    /// Takes in what comes next.
+    /// Returns the number of events for which its writer had no time: causes may be missing.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Adds the next event.
     pub fn add(&mut self, event: TraceEvent) {
         self.end = self.end.max(event.time());
         match event {
@@ -233,12 +240,12 @@ impl RunTrace {
         }
     }
 
-    /// Its requests, by number.
+    /// Returns the requests of the trace, by number.
     pub fn requests(&self) -> impl Iterator<Item = &TracedRequest> {
         self.requests.values()
     }
 
-    /// The request that took longest for its first token, of those that have one since a time.
+    /// Returns the request with the longest TTFT, of those that had their first token since a time.
     pub fn slowest(&self, since: Micros) -> Option<RequestId> {
         let answered = self.requests().filter_map(|request| {
             let at = request.first_token.filter(|at| *at >= since)?;
@@ -249,7 +256,7 @@ impl RunTrace {
 }
 
 impl TraceEvent {
-    /// The last time that it tells of.
+    /// Returns the latest time in the trace.
     pub fn time(&self) -> Micros {
         match self {
             Self::Arrived(request) => request.arrived,
@@ -264,7 +271,7 @@ impl TraceEvent {
 }
 
 impl TracedRequest {
-    /// A request that comes in.
+    /// Creates a request at its arrival.
     fn arriving(submission: &Submission, arrived: Micros) -> Self {
         Self {
             id: submission.id,

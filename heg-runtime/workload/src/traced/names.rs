@@ -1,21 +1,22 @@
-//! The words of a trace: what stands in its file for our types, in both directions.
+//! The words of a trace: the names of our types in its file, in both directions.
 
-use heg_sched::{Class, Finish, HoldReason, Kernel, Lane, RequestId};
+use heg_sched::{Class, Finish, HoldReason, Kernel, Lane, Mechanism, RequestId};
 
 use super::LaunchOutcome;
 
-/// Process of the lanes' tracks, and of the requests'.
+/// Process id of the lanes' tracks, followed by that of the requests'.
 pub(super) const LANES: u64 = 1;
 pub(super) const REQUESTS: u64 = 2;
 
 /// The track of kernels that are compiled, beside those of the lanes.
 pub(super) const COMPILER: u64 = Lane::ALL.len() as u64;
 
-/// Categories of slices and instants that are read again.
+/// Categories of the slices and instants that are read again.
 pub(super) const HOLD: &str = "hold";
 pub(super) const AWAY: &str = "away";
 pub(super) const WARM_UP: &str = "warm-up";
 pub(super) const MILESTONE: &str = "milestone";
+pub(super) const LEFT_OUT: &str = "left out";
 
 /// Names of milestones.
 pub(super) const ARRIVES: &str = "arrives";
@@ -23,7 +24,7 @@ pub(super) const FIRST_TOKEN: &str = "first token";
 pub(super) const STARTS_OVER: &str = "starts over";
 pub(super) const ENDS: &str = "ends";
 
-/// The value of a type that has a word of a trace for it.
+/// Returns the value for a word of a trace, if the type has one.
 pub(super) fn named<T: Copy>(names: &[(T, &'static str)], word: &str) -> Option<T> {
     let mut names = names.iter();
     names
@@ -31,7 +32,7 @@ pub(super) fn named<T: Copy>(names: &[(T, &'static str)], word: &str) -> Option<
         .map(|(value, _)| *value)
 }
 
-/// The word for a value; every value has one.
+/// Returns the word for a value; every value has one.
 pub(super) fn name<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
     let mut names = names.iter();
     names
@@ -70,26 +71,21 @@ pub(super) const OUTCOMES: [(LaunchOutcome, &str); 6] = [
     (LaunchOutcome::Lost, "lost"),
 ];
 
-/// Reasons of which there is one of a kind.
-const REASONS: [(HoldReason, &str); 15] = [
+/// The reasons without parameters.
+const REASONS: [(HoldReason, &str); 10] = [
+    (HoldReason::Turn, "turn"),
     (HoldReason::Memory, "memory"),
     (HoldReason::Flash, "flash"),
     (HoldReason::BatchFull, "full batch"),
     (HoldReason::Company, "slows down the batch"),
     (HoldReason::Iteration, "iteration"),
     (HoldReason::Answers, "answers"),
-    (HoldReason::Bandwidth, "bandwidth"),
-    (HoldReason::Bubble, "bubble"),
-    (HoldReason::Pressure, "pressure"),
-    (HoldReason::Graphics, "graphics"),
-    (HoldReason::Power, "power"),
-    (HoldReason::Remainder, "remainder"),
     (HoldReason::NoLane, "no lane"),
     (HoldReason::Trial, "trial"),
     (HoldReason::Flow, "flow"),
 ];
 
-/// A reason as a trace has it: its name, and the request or lane that it names.
+/// A reason as a trace stores it: its name, and the request or lane that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReasonParts<'a> {
     pub(super) name: &'a str,
@@ -97,7 +93,7 @@ pub(super) struct ReasonParts<'a> {
     pub(super) lane: Option<Lane>,
 }
 
-/// A reason in parts.
+/// Splits a reason into its parts.
 pub(super) fn parts(why: HoldReason) -> ReasonParts<'static> {
     let (name, of, lane) = match why {
         HoldReason::Prompt(of) => ("prompt", Some(of), None),
@@ -106,12 +102,13 @@ pub(super) fn parts(why: HoldReason) -> ReasonParts<'static> {
         HoldReason::Lane(lane) => ("lane", None, Some(lane)),
         HoldReason::Reset(lane) => ("reset", None, Some(lane)),
         HoldReason::Stopping => ("stopping", None, None),
+        HoldReason::Rule(mechanism) => (mechanism.word().unwrap_or(""), None, None),
         other => (name(&REASONS, &other), None, None),
     };
     ReasonParts { name, of, lane }
 }
 
-/// A reason of parts, if they are of one.
+/// Joins parts to a reason; `None` if they do not form one.
 pub(super) fn reason(parts: ReasonParts<'_>) -> Option<HoldReason> {
     match (parts.name, parts.of, parts.lane) {
         ("prompt", Some(of), _) => Some(HoldReason::Prompt(of)),
@@ -120,8 +117,15 @@ pub(super) fn reason(parts: ReasonParts<'_>) -> Option<HoldReason> {
         ("lane", _, Some(lane)) => Some(HoldReason::Lane(lane)),
         ("reset", _, Some(lane)) => Some(HoldReason::Reset(lane)),
         ("stopping", _, _) => Some(HoldReason::Stopping),
-        (name, _, _) => named(&REASONS, name),
+        (name, _, _) => named(&REASONS, name).or_else(|| rule(name)),
     }
+}
+
+/// Returns the rule with this word.
+fn rule(word: &str) -> Option<HoldReason> {
+    let mut rules = Mechanism::ALL.into_iter();
+    let rule = rules.find(|mechanism| mechanism.word() == Some(word));
+    rule.map(HoldReason::Rule)
 }
 
 #[cfg(test)]
@@ -140,7 +144,9 @@ mod tests {
             HoldReason::Stopping,
         ];
         let plain = REASONS.map(|(why, _)| why);
-        for why in named.into_iter().chain(plain) {
+        let rules = Mechanism::ALL.into_iter().filter(|it| it.word().is_some());
+        let rules = rules.map(HoldReason::Rule);
+        for why in named.into_iter().chain(plain).chain(rules) {
             assert_eq!(reason(parts(why)), Some(why));
             assert!(!parts(why).name.is_empty(), "{why:?}");
         }

@@ -1,5 +1,5 @@
-//! Reads a trace that [`TraceFile`](super::TraceFile) wrote. The file may be anybody's: what it takes is bounded, and what
-//! is not ours is passed over.
+//! Reads a trace that [`TraceFile`](super::TraceFile) wrote. The file may be untrusted: its size is bounded, and
+//! entries that are not ours are ignored.
 
 use std::fmt;
 use std::io::Read;
@@ -12,31 +12,33 @@ use heg_sched::{Kernel, Lane, Micros, RequestId, Segment, WarmKernel};
 
 use super::names::{
     ARRIVES, AWAY, CLASSES, COMPILER, ENDS, FINISHES, FIRST_TOKEN, HOLD, KERNELS, LANE_NAMES,
-    LANES, MILESTONE, OUTCOMES, REQUESTS, ReasonParts, STARTS_OVER, WARM_UP, named, reason,
+    LANES, LEFT_OUT, MILESTONE, OUTCOMES, REQUESTS, ReasonParts, STARTS_OVER, WARM_UP, named,
+    reason,
 };
 use super::{
     LaneAway, LaunchOutcome, RunTrace, TraceEvent, TracedAbsence, TracedCall, TracedHold,
     TracedLaunch, TracedRequest, TracedWarmUp,
 };
 
-/// A trace that cannot be read.
+/// The reason why a trace cannot be read.
 #[derive(Debug, Error)]
 pub enum TraceReadError {
-    /// It is not JSON, or an entry of ours is not as we write it.
+    /// The file is not JSON, or an entry of ours is malformed.
     #[error("expected a trace of `heg serve --trace`, found something else")]
     Format(#[source] serde_json::Error),
-    /// It is larger than any that is read.
+    /// The file is larger than the maximum.
     #[error("the trace has more than {} MiB, expected less: trace a shorter run", BYTES_MAX >> 20)]
     TooLarge,
-    /// It tells of no request.
+    /// The trace has no requests.
     #[error(
         "no request arrives in this trace, expected one of `heg serve --trace` with at least one"
     )]
     NoRequests,
 }
 
-/// Largest file. Chosen: hours of a busy server, and a few times as much memory as a small machine has for it.
-const BYTES_MAX: u64 = 1 << 30;
+/// Size of the largest file, in bytes. Chosen: hours of a busy server, and a few times the memory that a small machine
+/// has for it.
+pub(super) const BYTES_MAX: u64 = 1 << 30;
 
 impl RunTrace {
     /// Reads a trace, an array of events or an object with `traceEvents`; the array may lack its end.
@@ -67,7 +69,7 @@ impl RunTrace {
     }
 }
 
-/// Takes events into a trace as they are read.
+/// Adds events to a trace as they are read.
 struct Entries<'t>(&'t mut RunTrace);
 
 impl<'de> DeserializeSeed<'de> for Entries<'_> {
@@ -87,6 +89,11 @@ impl<'de> Visitor<'de> for Entries<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         while let Some(entry) = entries.next_element::<Entry>()? {
+            if (entry.pid, entry.cat.as_str()) == (LANES, LEFT_OUT) {
+                let more = entry.args.events.unwrap_or(1);
+                self.0.left_out = self.0.left_out.saturating_add(more);
+                continue;
+            }
             let event = entry.event().map_err(de::Error::custom)?;
             event.into_iter().for_each(|event| self.0.add(event));
         }
@@ -143,9 +150,10 @@ struct Arguments {
     context: Option<u32>,
     of: Option<u64>,
     lane: Option<String>,
+    events: Option<u64>,
 }
 
-/// What is wrong with an entry of ours.
+/// The problem with an entry of ours.
 #[derive(Debug, Error)]
 #[error("the entry `{name}` at {ts} µs has no {field} that fits")]
 struct Misfit {
@@ -155,7 +163,7 @@ struct Misfit {
 }
 
 impl Entry {
-    /// What it tells; `None` for what only viewers need.
+    /// Converts the entry to an event; `None` for entries that only viewers need.
     fn event(&self) -> Result<Option<TraceEvent>, Misfit> {
         match (self.pid, self.cat.as_str()) {
             (LANES, AWAY) => self.absence().map(Some),
@@ -312,7 +320,7 @@ impl Entry {
             id,
             output_tokens: self.require("`output_tokens`", self.args.output_tokens)?,
             ended,
-            // What stays is known from its arrival.
+            // The permanent attributes are known from its arrival.
             class: heg_sched::Class::Proactive,
             prompt_tokens: 0,
             arrived: at,

@@ -1,4 +1,4 @@
-//! From what a scheduler hears and says to what happened.
+//! Derives a run's trace from a scheduler's events and actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{
     TracedRequest, TracedWarmUp,
 };
 
-/// Follows a scheduler step by step. What has come to its end is told to a function.
+/// Follows a scheduler step by step, and passes completed events to a function.
 #[derive(Debug, Default)]
 pub struct TraceRecorder {
     running: BTreeMap<Ticket, TracedLaunch>,
@@ -27,7 +27,7 @@ pub struct TraceRecorder {
 struct LiveRequest {
     request: TracedRequest,
     flow: Option<FlowId>,
-    /// Tokens that its next launch has to read from flash.
+    /// Number of tokens that its next launch has to read from flash.
     unread_tokens: u32,
 }
 
@@ -39,7 +39,7 @@ struct FlashFlows {
 }
 
 impl TraceRecorder {
-    /// A step of the scheduler.
+    /// Follows a step of the scheduler.
     pub fn stepped(
         &mut self,
         now: Micros,
@@ -53,7 +53,7 @@ impl TraceRecorder {
         }
     }
 
-    /// What requests wait for after a step. Where it is never called, the trace has no holds.
+    /// Notes the holds of requests after a step. If this is never called, the trace has no holds.
     pub fn held(&mut self, now: Micros, holds: &[Hold], mut tell: impl FnMut(TraceEvent)) {
         let mut before = std::mem::take(&mut self.holds);
         for hold in holds {
@@ -72,7 +72,7 @@ impl TraceRecorder {
         }
     }
 
-    /// The run ends: tells what has not come to its end.
+    /// Ends the run, and reports everything that is not complete.
     pub fn close(&mut self, now: Micros, mut tell: impl FnMut(TraceEvent)) {
         self.held(now, &[], &mut tell);
         for (_, launch) in std::mem::take(&mut self.running) {
@@ -95,7 +95,7 @@ impl TraceRecorder {
             Event::Unreadable { ticket, .. } => {
                 self.end_launch(*ticket, LaunchOutcome::Unreadable, now, tell);
             }
-            // What was launched with it is not carried out.
+            // Launches with it are not carried out.
             Event::Unreserved(id) => self
                 .running
                 .retain(|_, launch| !launch.requests.contains(id)),
@@ -161,7 +161,7 @@ impl TraceRecorder {
         if self.live.contains_key(&submission.id) {
             return;
         }
-        // One that waited for an earlier call of its flow came when that began.
+        // A request that waited for an earlier call of its flow arrived when that began.
         let arrived = self
             .holds
             .get(&submission.id)
@@ -235,7 +235,7 @@ impl TraceRecorder {
         }
     }
 
-    /// Ends what runs on a lane.
+    /// Ends the launch on a lane.
     fn end_lane(
         &mut self,
         lane: Lane,
@@ -277,7 +277,7 @@ impl TraceRecorder {
 }
 
 impl FlashFlows {
-    /// A flow's cache is given up or taken back; says whether it was written.
+    /// Takes a flow's cache off flash, because it was given up or taken back; returns whether it was written.
     fn take(&mut self, flow: FlowId) -> bool {
         self.leaving.retain(|_, other| *other != flow);
         self.stored.remove(&flow)

@@ -1,0 +1,376 @@
+//! The conductor until kernels are ready: starts the lanes, and holds requests that arrive early.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Instant;
+
+use heg_spec::{Policy, bug};
+
+use super::drafts::Speculation;
+use super::flash::Outbox;
+use super::health::{LostLane, Pulse};
+use super::held::Held;
+use super::lane::LaneHandle;
+use super::machine::Machine;
+use super::memory::Memory;
+use super::message::{Arrival, Message, receive, turn_away};
+use super::options::{EngineOptions, Lanes};
+use super::reclaim::Reclaim;
+use super::request::ScopeId;
+use super::serving::Serving;
+use super::speeds::known_costs;
+use super::status::Status;
+use super::thread::Farewell;
+use super::warming::Warming;
+use crate::error::EngineError;
+use heg_draft::History;
+use heg_exec::mem::Widths;
+use heg_exec::{Descents, Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
+use heg_sched::{
+    Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, Observer, for_machine,
+    prefill_tokens_max, with_rows,
+};
+
+/// The conductor before kernels are ready.
+pub(super) struct Conductor {
+    pub(super) machine: Arc<dyn Machine>,
+    pub(super) pulse: Pulse,
+    pub(super) loader: Arc<Loader>,
+    pub(super) policy: Policy,
+    pub(super) model: ModelShape,
+    pub(super) room: Room,
+    pub(super) lanes: [Option<LaneHandle>; Lane::ALL.len()],
+    /// Rungs that were passed over, by lane.
+    pub(super) descents: Vec<Descents>,
+    /// The compiler for the NPU's lane, if there is one.
+    pub(super) warming: Option<Warming>,
+    /// Lanes whose kernels could not be prepared.
+    pub(super) lost: Vec<LostLane>,
+    pub(super) observers: Vec<Box<dyn Observer>>,
+}
+
+/// The memory of requests, and the widths that its sizes follow from.
+pub(super) struct Room {
+    pub(super) widths: Widths,
+    /// Rows that a kernel may write behind a prompt.
+    pub(super) padding_rows: usize,
+    pub(super) memory: Memory,
+    pub(super) reclaim: Reclaim,
+}
+
+impl Conductor {
+    /// Begins to prepare the kernels of every lane.
+    pub(super) fn new(
+        loader: Loader,
+        policy: Policy,
+        options: EngineOptions,
+        machine: Arc<dyn Machine>,
+        pulse: Pulse,
+        inbox: &Sender<Message>,
+    ) -> Result<Self, EngineError> {
+        let loader = Arc::new(loader);
+        let manifest = loader.bundle().manifest();
+        let step = rows_step(policy.prefill.switching);
+        let chunk_tokens = chunk_tokens(&loader, options.exec.chunk_tokens, step);
+        let machine_lanes = loader.lanes();
+        let facts = MachineFacts {
+            lanes: machine_lanes,
+            flash: options.flash.is_some(),
+            kernels_hang: loader.may_hang() || machine.hangs_on_cpu(),
+        };
+        let policy = policy_for(policy, &facts, &loader)?;
+        // The head gives logits of every row that is verified.
+        let verified = match options.speculation {
+            Speculation::Off => 0,
+            Speculation::Chain | Speculation::Tree => policy.decode.draft_rows_max,
+        };
+        let exec = ExecutorOptions {
+            chunk_tokens: prefill_tokens_max(&policy, chunk_tokens),
+            batch: policy.decode.batch_max.max(verified) as usize,
+            switching: policy.prefill.switching,
+            ..options.exec
+        };
+        let mut lanes = [None, None, None];
+        let mut executors = Vec::new();
+        for (lane, duty) in duties(machine_lanes, options.lanes) {
+            let executor = Executor::with_duty(Arc::clone(&loader), duty, exec)?;
+            executors.push((lane, executor));
+        }
+        let Some((_, dynamic)) = executors.last() else {
+            return Err(bug!("a machine has no lane").into());
+        };
+        let rows = dynamic.options();
+        let policy = with_rows(policy, rows.batch, rows.chunk_tokens);
+        let mut shape = dynamic.kv_shape();
+        let mut padding_rows = 0;
+        for (_, executor) in &executors {
+            shape.padding_rows = shape.padding_rows.max(executor.kv_shape().padding_rows);
+            padding_rows = padding_rows.max(executor.padding_rows());
+        }
+        let model = ModelShape {
+            layers: manifest.layers.len() as u32,
+            chunk_tokens: chunk_tokens as u32,
+            context_tokens: shape.context_tokens as u32,
+            kv_bytes_per_token: shape.token_bytes() as u64,
+        };
+        let reclaim = Reclaim::start();
+        let room = Room {
+            widths: dynamic.widths(),
+            padding_rows,
+            memory: Memory::new(
+                shape,
+                options.flash.clone(),
+                Arc::clone(&machine),
+                reclaim.clone(),
+                told_by_flash(inbox.clone()),
+            ),
+            reclaim,
+        };
+        let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
+        let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
+        let descents = executors
+            .iter()
+            .map(|(_, executor)| executor.descents())
+            .collect();
+        let drafts = policy.drafts;
+        for (lane, executor) in executors {
+            let executor = machine.executor(lane, executor);
+            lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone(), drafts));
+        }
+        Ok(Self {
+            machine,
+            pulse,
+            loader,
+            policy,
+            model,
+            room,
+            lanes,
+            descents,
+            warming,
+            lost: Vec::new(),
+            observers: options.observers,
+        })
+    }
+
+    /// Tokens that the policy's KV budget has room for.
+    pub(super) fn kv_tokens(&self) -> u32 {
+        let tokens = self.policy.limits.kv_bytes() / self.model.kv_bytes_per_token.max(1);
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+
+    /// Rungs that were passed over, by lane; known when kernels are ready.
+    pub(super) fn descents(&self) -> Vec<Descents> {
+        self.descents.clone()
+    }
+
+    /// Runs until the last handle is gone.
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        // The lanes still prepare their kernels.
+        let known = known_costs(&self.loader, self.model);
+        let mut early = Early::default();
+        let mut missing = self.lanes.iter().flatten().count();
+        while missing > 0 {
+            let message = receive(messages, early.held.next_deadline());
+            for arrival in early.held.expired(Instant::now()) {
+                arrival.refuse(Finish::Deadline, None);
+            }
+            let (lane, error) = match message {
+                Ok(Message::Ready(_, Ok(()))) => {
+                    missing -= 1;
+                    continue;
+                }
+                Ok(Message::Ready(lane, Err(error))) => (lane, error),
+                Ok(Message::Lost(lane, why)) => (lane, EngineError::LaneLost { lane, why }),
+                Ok(Message::Shutdown) | Err(RecvTimeoutError::Disconnected) => {
+                    return self.end(early);
+                }
+                Ok(message) => {
+                    early.hear(message);
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => continue,
+            };
+            if lane != Lane::Npu {
+                return self.fail(error, early, messages);
+            }
+            // The other lane has kernels for every call.
+            let why = error.chain();
+            for observer in &mut self.observers {
+                observer.lost(lane, &why);
+            }
+            self.lanes[lane as usize] = None;
+            self.warming = None;
+            self.lost.push(LostLane { lane, why });
+            missing -= 1;
+        }
+        self.pulse.ready();
+        for lost in &self.lost {
+            self.pulse.lost(lost.clone());
+        }
+        for answer in early.waiting.drain(..) {
+            let _ = answer.send(Ok(()));
+        }
+        let mut serving = Serving::new(self, known);
+        for (scope, history) in early.recalled {
+            serving.recall(scope, history);
+        }
+        serving.run(early.held.take_all(), early.ended, messages);
+    }
+
+    /// Refuses every request until the last handle is gone.
+    fn fail(self, error: EngineError, early: Early, messages: &Receiver<Message>) {
+        self.pulse.failed(error.chain());
+        let mut error = Some(error);
+        let mut tell = |answer: Sender<Result<(), EngineError>>| {
+            let _ = answer.send(Err(error.take().unwrap_or(EngineError::EngineStopped)));
+        };
+        let Early {
+            mut held, waiting, ..
+        } = early;
+        waiting.into_iter().for_each(&mut tell);
+        for arrival in held.take_all() {
+            arrival.refuse(Finish::Failed, Some(Arc::new(EngineError::EngineStopped)));
+        }
+        while let Ok(message) = messages.recv() {
+            match message {
+                Message::WaitReady(answer) => tell(answer),
+                Message::Status(answer) => {
+                    let _ = answer.send(Status::default());
+                }
+                Message::Shutdown => break,
+                message => turn_away(message),
+            }
+        }
+        self.end(Early::default());
+    }
+
+    fn end(self, mut early: Early) {
+        let threads = (self.lanes, self.warming);
+        end_all(
+            early.held.take_all(),
+            threads,
+            &*self.machine,
+            self.observers,
+        );
+    }
+}
+
+/// Messages that arrived before kernels were ready.
+#[derive(Default)]
+struct Early {
+    held: Held,
+    ended: Vec<FlowId>,
+    recalled: Vec<(ScopeId, History)>,
+    waiting: Vec<Sender<Result<(), EngineError>>>,
+}
+
+impl Early {
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Submit(arrival) => self.held.push(*arrival),
+            Message::Cancel(id) => {
+                if let Some(arrival) = self.held.remove(id) {
+                    arrival.refuse(Finish::Cancelled, None);
+                }
+            }
+            Message::EndFlow(flow) => self.ended.push(flow),
+            Message::Recall(scope, history) => self.recalled.push((scope, history)),
+            Message::WaitReady(answer) => self.waiting.push(answer),
+            Message::Status(answer) => {
+                let _ = answer.send(Status::default());
+            }
+            // No lane has run any kernel, and there are no caches.
+            Message::Ready(..)
+            | Message::Lost(..)
+            | Message::Done(_)
+            | Message::Transferred(_)
+            | Message::Warmed(_)
+            | Message::Calibrated(..)
+            | Message::Shutdown => {}
+        }
+    }
+}
+
+/// Ends an engine: cancels requests that the scheduler does not have, and ends the threads that use devices.
+/// Observers are told of threads that do not answer, since the process does not wait for a hung driver.
+pub(super) fn end_all(
+    held: VecDeque<Arrival>,
+    (lanes, warming): ([Option<LaneHandle>; Lane::ALL.len()], Option<Warming>),
+    machine: &dyn Machine,
+    mut observers: Vec<Box<dyn Observer>>,
+) {
+    for arrival in held {
+        arrival.refuse(Finish::Cancelled, None);
+    }
+    let patience = machine.patience();
+    let deadline = Instant::now() + patience;
+    let mut tell = |what: &str, lane| {
+        let seconds = patience.as_secs();
+        let why =
+            format!("{what} within {seconds} s of being told to end; its thread is left behind");
+        for observer in &mut observers {
+            observer.lost(lane, &why);
+        }
+    };
+    let mut lanes = lanes;
+    for lane in lanes.iter_mut().flatten() {
+        lane.stop();
+    }
+    for (lane, handle) in Lane::ALL.into_iter().zip(lanes) {
+        let farewell = handle.map(|handle| handle.end(deadline));
+        if farewell == Some(Farewell::LeftBehind) {
+            tell("its device did not answer", lane);
+        }
+    }
+    let farewell = warming.map(|warming| warming.end(deadline));
+    if farewell == Some(Farewell::LeftBehind) {
+        tell("its compiler did not answer", Lane::Npu);
+    }
+}
+
+/// Returns an outbox that tells the conductor the outcome of each transfer to flash.
+fn told_by_flash(inbox: Sender<Message>) -> Outbox {
+    Box::new(move |event| inbox.send(Message::Transferred(event)).is_ok())
+}
+
+/// Returns the calls that each lane's executor runs: a single lane runs every call.
+fn duties(machine: MachineLanes, lanes: Lanes) -> Vec<(Lane, Duty)> {
+    if !machine.npu || lanes == Lanes::Single {
+        return vec![(machine.dynamic, Duty::All)];
+    }
+    vec![(Lane::Npu, Duty::Static), (machine.dynamic, Duty::Dynamic)]
+}
+
+/// Returns the policy as it applies to the loader's machine.
+fn policy_for(
+    policy: Policy,
+    facts: &MachineFacts,
+    loader: &Loader,
+) -> Result<Policy, EngineError> {
+    let name = policy.name.clone();
+    for_machine(policy, facts).map_err(|NoLane(device)| EngineError::PolicyDevice {
+        policy: name,
+        device,
+        soc: loader.soc().name.clone(),
+    })
+}
+
+/// Tokens of a prefill chunk: as many as asked for, or the next smaller number that the NPU has kernels for. Chunks
+/// are never padded: the padding would overwrite rows of the next chunk, which may be in progress.
+fn chunk_tokens(loader: &Loader, asked: usize, step: usize) -> usize {
+    let asked = match asked.max(1) {
+        few if few < step => few,
+        many => many - many % step,
+    };
+    if !loader.lanes().npu {
+        return asked;
+    }
+    let kernels = loader.bundle().manifest().kernels.iter();
+    let variants = kernels.flat_map(|kernel| &kernel.variants);
+    let chunks = variants.filter_map(|variant| variant.shape.chunk());
+    let fitting = chunks
+        .map(|chunk| chunk as usize)
+        .filter(|chunk| *chunk <= asked && padded(*chunk) == *chunk);
+    fitting.max().unwrap_or(asked)
+}

@@ -1,0 +1,63 @@
+//! The engine: a scheduler on real devices, serving many requests at once.
+//!
+//! One thread, the *conductor*, owns the scheduler, the clock and all memory: it turns requests, reports and time
+//! into the scheduler's events and carries out its actions. Each lane is a thread of its own with an executor; it
+//! runs one launch at a time and reports back, with the tokens that it chose. Requests come in through [`Engine`],
+//! which any number of threads may hold, and each reports its tokens to the listener that came with it.
+//!
+//! This crate does not decide what runs next: [`heg_sched`] does.
+
+#[cfg(feature = "faults")]
+mod beliefs;
+mod cache;
+mod calibration;
+mod conductor;
+mod correction;
+mod drafts;
+mod engine;
+mod error;
+#[cfg(feature = "faults")]
+mod faults;
+mod flash;
+mod generation;
+mod health;
+mod held;
+pub mod history;
+mod job;
+mod lane;
+mod learnt;
+mod live;
+mod machine;
+mod memory;
+mod message;
+mod options;
+mod pace;
+#[cfg(feature = "faults")]
+mod platform;
+mod reclaim;
+mod report;
+mod request;
+mod scores;
+mod served;
+mod serving;
+mod single;
+mod speeds;
+mod status;
+mod stopwatch;
+mod thread;
+mod waits;
+mod warming;
+mod worker;
+
+pub use drafts::{DraftCounts, DraftTexts, Speculation};
+pub use engine::Engine;
+pub use error::EngineError;
+#[cfg(feature = "faults")]
+pub use faults::{Fault, FaultPlan, Rule, Victim};
+pub use generation::Generation;
+pub use health::{Health, LostLane};
+pub use options::{EngineOptions, Lanes};
+pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};
+pub use speeds::annotations;
+pub use status::{IterationStatus, LaneStatus, PairStatus, Phases, Status};
+pub use waits::{Entry, WaitStatus};

@@ -1,0 +1,74 @@
+//! Messages to the conductor, and requests on their way to it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Instant;
+
+use super::drafts::RequestDrafts;
+use super::report::{Report, Warmed};
+use super::request::{Listener, Request, ScopeId, refuse};
+use super::status::Status;
+use crate::error::EngineError;
+use heg_draft::{History, Likely};
+use heg_sched::{Event, Finish, FlowId, Lane, RequestId};
+
+/// A message to the conductor.
+pub(super) enum Message {
+    Submit(Box<Arrival>),
+    Cancel(RequestId),
+    EndFlow(FlowId),
+    /// Earlier answers of a scope.
+    Recall(ScopeId, History),
+    Ready(Lane, Result<(), EngineError>),
+    /// A lane's thread has ended before its time, with the reason.
+    Lost(Lane, String),
+    Done(Report),
+    /// The outcome of a cache's transfer to flash.
+    Transferred(Event),
+    /// The tokens that a lane found likely in a prompt.
+    Calibrated(RequestId, Result<Vec<Likely>, EngineError>),
+    Warmed(Warmed),
+    Status(Sender<Status>),
+    WaitReady(Sender<Result<(), EngineError>>),
+    Shutdown,
+}
+
+/// A request that was submitted.
+pub(super) struct Arrival {
+    pub(super) at: Instant,
+    pub(super) id: RequestId,
+    pub(super) request: Request,
+    /// The drafts of its answer, if it is drafted.
+    pub(super) drafts: Option<Box<RequestDrafts>>,
+    pub(super) listener: Listener,
+}
+
+impl Arrival {
+    /// Time after which its answer is of no use; `None` if it has no deadline, or the clock does not reach it.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.at.checked_add(self.request.deadline?)
+    }
+
+    /// Tells its listener that it will not run, with the reason.
+    pub(super) fn refuse(self, finish: Finish, error: Option<Arc<EngineError>>) {
+        refuse(self.listener, finish, error);
+    }
+}
+
+/// Waits for the next message until `deadline`.
+pub(super) fn receive(
+    messages: &Receiver<Message>,
+    deadline: Option<Instant>,
+) -> Result<Message, RecvTimeoutError> {
+    match deadline {
+        None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        Some(at) => messages.recv_timeout(at.saturating_duration_since(Instant::now())),
+    }
+}
+
+/// Refuses a request to an engine that has stopped. The sender of any other message finds its channel closed.
+pub(super) fn turn_away(message: Message) {
+    if let Message::Submit(arrival) = message {
+        arrival.refuse(Finish::Failed, Some(Arc::new(EngineError::EngineStopped)));
+    }
+}

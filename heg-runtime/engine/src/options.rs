@@ -1,0 +1,33 @@
+//! The options of an engine.
+
+use std::path::PathBuf;
+
+use heg_exec::ExecutorOptions;
+use heg_sched::Observer;
+
+use crate::drafts::Speculation;
+
+/// The options of an engine.
+#[derive(Default)]
+pub struct EngineOptions {
+    /// The options of each lane's executor. The batch size is the policy's.
+    pub exec: ExecutorOptions,
+    /// The distribution of kernels over lanes.
+    pub lanes: Lanes,
+    /// The folder for KV caches of idle flows that make room, as far as the policy grants flash.
+    pub flash: Option<PathBuf>,
+    /// Whether answers are drafted, so that a pass verifies several tokens of one.
+    pub speculation: Speculation,
+    /// Observers of every step of the scheduler.
+    pub observers: Vec<Box<dyn Observer>>,
+}
+
+/// The distribution of kernels over lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lanes {
+    /// The NPU's static kernels have a lane beside the one with dynamic kernels.
+    #[default]
+    PerDevice,
+    /// One lane runs every kernel on the best device for it.
+    Single,
+}

@@ -1,0 +1,412 @@
+//! The conductor once kernels are ready: tells the scheduler of events, and carries out its actions.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+mod actions;
+mod calibrate;
+mod job;
+mod observing;
+mod outcome;
+mod standing;
+
+use super::calibration::Calibrations;
+use super::conductor::{Conductor, Room, end_all};
+use super::drafts::Drafting;
+use super::health::Pulse;
+use super::held::Held;
+use super::lane::LaneHandle;
+use super::live::{Live, Owner};
+use super::machine::Machine;
+use super::message::{Arrival, Message, receive};
+use super::pace::{Expected, Pace};
+use super::report::Warmed;
+use super::request::{Request, ScopeId, refuse};
+use super::served::Served;
+use super::status::{LaneStatus, Status};
+use super::waits::{Entry, Waits};
+use super::warming::Warming;
+use heg_costs::AnnotatedCosts;
+use heg_draft::History;
+use heg_exec::PairedRoles;
+use heg_sched::{
+    Action, Actions, Class, ClientId, Event, Finish, FlowId, Lane, Micros, ModelShape, Observer,
+    PromptLogits, RequestId, Scheduler, Submission, Ticket, Work,
+};
+use heg_spec::DeviceClass;
+
+/// The conductor once kernels are ready.
+pub(super) struct Serving {
+    machine: Arc<dyn Machine>,
+    pulse: Pulse,
+    scheduler: Box<dyn Scheduler>,
+    pace: Rc<Pace>,
+    start: Instant,
+    timer: Option<Micros>,
+    room: Room,
+    lanes: [Option<LaneHandle>; Lane::ALL.len()],
+    warming: Option<Warming>,
+    running: [Option<Running>; Lane::ALL.len()],
+    live: BTreeMap<RequestId, Live>,
+    /// Calls of flows that have another call in progress, in order of arrival.
+    held: Held,
+    /// Number of flows given to requests that named none.
+    unnamed_flows: u64,
+    /// Events that follow from actions that could not be carried out.
+    events: VecDeque<Event>,
+    drafting: Drafting,
+    calibrations: Calibrations,
+    observers: Vec<Box<dyn Observer>>,
+    status: Status,
+    /// Time spent in the scheduler and in its actions, of each step up to its last launch: work after that delays
+    /// no lane, and competes with the kernel for cores.
+    dispatch: Duration,
+    last_launch: Instant,
+    waits: Waits,
+    /// Two roles that run every kernel together, if any do.
+    pair: Option<Arc<PairedRoles>>,
+    model: ModelShape,
+    /// End-of-sequence tokens of the model.
+    eos_ids: Vec<u32>,
+}
+
+/// A launch that a lane is running.
+struct Running {
+    ticket: Ticket,
+    work: Work,
+    expected: Option<Expected>,
+    /// Time at which the scheduler gave it up; the engine then waits for the lane, which may still write to its
+    /// memory.
+    abandoned: Option<Instant>,
+}
+
+/// The first id of unnamed flows; ids of named flows are below.
+const UNNAMED: u64 = 1 << 63;
+
+/// Fewest shared tokens for which another request's cache is reused; fewer are computed again.
+const SHARED_MIN: u32 = 32;
+
+impl Serving {
+    /// Takes over from the conductor, with the known costs of the machine.
+    pub(super) fn new(setup: Conductor, known: Option<AnnotatedCosts>) -> Self {
+        let Conductor {
+            machine,
+            pulse,
+            loader,
+            policy,
+            model,
+            room,
+            lanes,
+            descents: _,
+            warming,
+            lost,
+            observers,
+        } = setup;
+        let manifest = loader.bundle().manifest();
+        let present = [0, 1, 2].map(|lane: usize| lanes[lane].is_some());
+        let npu_shapes = loader.shapes(DeviceClass::Npu);
+        let pace = Rc::new(Pace::new(manifest, known, model, present, npu_shapes));
+        let status = Status {
+            ready: true,
+            lost,
+            kv_budget_bytes: policy.limits.kv_bytes(),
+            lanes: Lane::ALL
+                .into_iter()
+                .filter(|lane| present[*lane as usize])
+                .map(|lane| LaneStatus {
+                    lane,
+                    busy: None,
+                    busy_us: 0,
+                })
+                .collect(),
+            ..Status::default()
+        };
+        let eos_ids = manifest.text.eos_ids.clone();
+        let calibrations = Calibrations::new(policy.drafts.calibration);
+        let scheduler = machine.scheduler(policy, Rc::clone(&pace));
+        Self {
+            machine,
+            pulse,
+            eos_ids,
+            scheduler,
+            pace,
+            start: Instant::now(),
+            timer: None,
+            room,
+            lanes,
+            warming,
+            running: [None, None, None],
+            live: BTreeMap::new(),
+            held: Held::default(),
+            unnamed_flows: 0,
+            events: VecDeque::new(),
+            drafting: Drafting::new(manifest.model.vocab),
+            calibrations,
+            observers,
+            status,
+            dispatch: Duration::ZERO,
+            last_launch: Instant::now(),
+            waits: Waits::default(),
+            pair: loader.pair().cloned(),
+            model,
+        }
+    }
+
+    /// Drafts from these answers of a scope.
+    pub(super) fn recall(&mut self, scope: ScopeId, history: History) {
+        self.drafting.recall(scope, history);
+    }
+
+    pub(super) fn run(
+        mut self,
+        early: VecDeque<Arrival>,
+        ended: Vec<FlowId>,
+        messages: &Receiver<Message>,
+    ) {
+        for arrival in early {
+            self.submit(arrival, Entry::Queued);
+        }
+        for flow in ended {
+            self.step(Event::EndFlow(flow));
+        }
+        loop {
+            match receive(messages, self.next_alarm()) {
+                Ok(Message::Shutdown) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(message) => self.hear(message),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.wake();
+        }
+        for (_, live) in std::mem::take(&mut self.live) {
+            live.finish(Finish::Cancelled);
+        }
+        let threads = (self.lanes, self.warming);
+        end_all(
+            self.held.take_all(),
+            threads,
+            &*self.machine,
+            self.observers,
+        );
+    }
+
+    /// The time at which there is something to do even if no message comes.
+    fn next_alarm(&self) -> Option<Instant> {
+        let timer = self
+            .timer
+            .map(|at| self.start + Duration::from_micros(at.0));
+        let patience = self.machine.patience();
+        let lanes = self.running.iter().flatten();
+        let given_up = lanes.filter_map(|running| Some(running.abandoned? + patience));
+        let others = [timer, self.held.next_deadline(), self.calibrates_at()];
+        given_up.chain(others.into_iter().flatten()).min()
+    }
+
+    /// Handles everything that is due: deadlines, silent lanes, the scheduler's timer, prompts to be read again.
+    fn wake(&mut self) {
+        let now = Instant::now();
+        if self.next_alarm().is_none_or(|alarm| alarm > now) {
+            return;
+        }
+        for arrival in self.held.expired(now) {
+            arrival.refuse(Finish::Deadline, None);
+        }
+        self.give_up_lanes(now);
+        if self.timer.is_some_and(|at| at <= self.now()) {
+            self.timer = None;
+            self.step(Event::Timer);
+        }
+        self.calibrate(now);
+    }
+
+    fn now(&self) -> Micros {
+        Micros(self.start.elapsed().as_micros() as u64)
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Submit(arrival) => {
+                self.calibrations.wait();
+                let entry = self.entry();
+                self.submit(*arrival, entry);
+            }
+            Message::Cancel(id) => self.cancel(id),
+            Message::EndFlow(flow) => self.step(Event::EndFlow(flow)),
+            Message::Recall(scope, history) => self.recall(scope, history),
+            Message::Done(report) => self.reported(report),
+            Message::Lost(lane, why) => self.lose(lane, why),
+            Message::Transferred(event) => self.step(event),
+            Message::Warmed(warmed) => self.warmed(warmed),
+            Message::Calibrated(request, found) => self.calibrated(request, found),
+            Message::Status(answer) => {
+                let _ = answer.send(self.status());
+            }
+            Message::WaitReady(answer) => {
+                let _ = answer.send(Ok(()));
+            }
+            // Every lane reported that before.
+            Message::Ready(..) | Message::Shutdown => {}
+        }
+    }
+
+    /// Passes an event to the scheduler and carries out the actions that follow.
+    fn step(&mut self, event: Event) {
+        let (begin, before) = (Instant::now(), self.dispatch);
+        self.events.push_back(event);
+        let mut actions = Actions::new();
+        while let Some(event) = self.events.pop_front() {
+            let now = self.now();
+            let told = (!self.observers.is_empty()).then(|| event.clone());
+            self.scheduler.step(now, event, &mut actions);
+            if let Some(event) = told {
+                self.tell_step(now, &event, &actions);
+            }
+            // Listeners wake threads, for which no lane should wait. The sort is stable: other actions stay in order.
+            let is_heard = |action: &Action| matches!(action, Action::Emit(_) | Action::Finish(..));
+            actions.sort_by_key(is_heard);
+            for action in actions.drain(..) {
+                self.carry_out(action);
+            }
+        }
+        let end = match self.last_launch > begin {
+            true => self.last_launch,
+            false => Instant::now(),
+        };
+        // Actions may have led to further steps, which are part of this one's time.
+        self.dispatch = before + (end - begin);
+        self.tell_holds();
+    }
+
+    /// Returns what the lanes are doing when a reactive request arrives.
+    fn entry(&self) -> Entry {
+        let is_reactive = |live: &Live| live.class == Class::Reactive;
+        if self.live.values().any(is_reactive) {
+            Entry::Queued
+        } else if self.running.iter().any(Option::is_some) {
+            Entry::Preempting
+        } else {
+            Entry::Idle
+        }
+    }
+
+    fn submit(&mut self, arrival: Arrival, entry: Entry) {
+        let busy = |flow| self.live.values().any(|live| live.owner.flow == flow);
+        if arrival.request.flow.is_some_and(busy) {
+            self.held.push(arrival);
+            self.tell_holds();
+            return;
+        }
+        let deadline = arrival.deadline().map(|at| {
+            let span = at.saturating_duration_since(self.start);
+            Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+        });
+        let Arrival {
+            at,
+            id,
+            request,
+            drafts,
+            listener,
+        } = arrival;
+        let (flow, shared_tokens) = self.flow_of(&request);
+        let owner = Owner {
+            scope: request.scope,
+            prefixes: request.prefix_scope(),
+            flow,
+        };
+        let submission = Submission {
+            id,
+            client: ClientId(request.scope.0),
+            flow: Some(flow),
+            class: request.class,
+            prompt_tokens: request.prompt.len() as u32,
+            shared_tokens,
+            output_tokens_max: request.tokens_max,
+            deadline,
+            prompt_logits: match request.prompt_log_probs {
+                Some(_) => PromptLogits::AllRows,
+                None => PromptLogits::LastRow,
+            },
+        };
+        let served = match Served::new(id, request, &self.eos_ids) {
+            Ok(served) => served,
+            Err(error) => return refuse(listener, Finish::Failed, Some(Arc::new(error))),
+        };
+        let live = Live::new(
+            submission.class,
+            owner,
+            (served, drafts),
+            listener,
+            (at, entry),
+        );
+        self.live.insert(id, live);
+        self.step(Event::Submit(submission));
+        let predicted = self.scheduler.first_token_in(id).unwrap_or_default();
+        if let Some(live) = self.live.get_mut(&id) {
+            live.accepted(Duration::from_micros(predicted.0));
+        }
+    }
+
+    /// Returns the flow of a request, and the number of its prompt's tokens in that flow's cache. A request that
+    /// names no flow continues an ended request of its scope that began with the same tokens; one that wants log
+    /// probabilities of its prompt continues nothing.
+    fn flow_of(&mut self, request: &Request) -> (FlowId, u32) {
+        let memory = &self.room.memory;
+        let wants_all_rows = request.prompt_log_probs.is_some();
+        match request.flow {
+            Some(flow) if wants_all_rows => return (flow, 0),
+            Some(flow) => {
+                return (
+                    flow,
+                    memory.shared(request.prefix_scope(), flow, &request.prompt),
+                );
+            }
+            None => {}
+        }
+        let idle = |flow: FlowId| {
+            flow.0 >= UNNAMED && !self.live.values().any(|live| live.owner.flow == flow)
+        };
+        memory
+            .most_shared(request.prefix_scope(), &request.prompt, SHARED_MIN, idle)
+            .filter(|_| !wants_all_rows)
+            .unwrap_or_else(|| {
+                self.unnamed_flows += 1;
+                (FlowId(UNNAMED + self.unnamed_flows), 0)
+            })
+    }
+
+    fn cancel(&mut self, id: RequestId) {
+        match self.held.remove(id) {
+            Some(arrival) => arrival.refuse(Finish::Cancelled, None),
+            None => self.step(Event::Cancel(id)),
+        }
+    }
+
+    /// Hands a compiled kernel to its lane, before the scheduler is told of it. A kernel that could not be compiled
+    /// costs only the speed-up.
+    fn warmed(&mut self, warmed: Warmed) {
+        let Warmed {
+            kernel,
+            outcome,
+            took,
+        } = warmed;
+        match outcome {
+            Ok(forms) => {
+                if let Some(npu) = &self.lanes[Lane::Npu as usize] {
+                    npu.adopt(forms);
+                }
+                self.pace.warmed(kernel, took);
+                self.status.warmed += 1;
+                self.step(Event::Warmed(kernel));
+            }
+            Err(error) => {
+                let message = heg_exec::chain(&error);
+                if !self.status.warm_failures.contains(&message) {
+                    self.status.warm_failures.push(message);
+                }
+                self.step(Event::WarmFailed(kernel));
+            }
+        }
+    }
+}

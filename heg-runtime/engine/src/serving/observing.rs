@@ -1,0 +1,33 @@
+//! Reports to observers.
+
+use super::Serving;
+use heg_sched::{Action, Event, Hold, HoldReason, Micros};
+
+impl Serving {
+    /// Tells observers of a step of the scheduler.
+    pub(super) fn tell_step(&mut self, now: Micros, event: &Event, actions: &[Action]) {
+        for observer in &mut self.observers {
+            observer.stepped(now, event, actions);
+        }
+    }
+
+    /// Tells the observers that ask why requests wait: the scheduler's, and those behind an earlier call of their
+    /// flow.
+    pub(super) fn tell_holds(&mut self) {
+        if !self.observers.iter().any(|observer| observer.asks_why()) {
+            return;
+        }
+        let now = self.now();
+        let mut holds = Vec::new();
+        self.scheduler.holds(&mut holds);
+        holds.extend(self.held.iter().map(|arrival| Hold {
+            request: arrival.id,
+            why: HoldReason::Flow,
+        }));
+        for observer in &mut self.observers {
+            if observer.asks_why() {
+                observer.held(now, &holds);
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The engine's current status.
+
+use super::Serving;
+use crate::live::Phase;
+use crate::status::{PairStatus, Status};
+use heg_sched::{Class, Mechanism};
+
+impl Serving {
+    /// Returns the engine's current status.
+    pub(super) fn status(&self) -> Status {
+        let mut status = self.status.clone();
+        for live in self.live.values() {
+            let phases = match live.class {
+                Class::Reactive => &mut status.reactive,
+                Class::Proactive => &mut status.proactive,
+            };
+            match live.phase() {
+                Phase::Queued => phases.queued += 1,
+                Phase::Prefilling => phases.prefilling += 1,
+                Phase::Decoding => phases.decoding += 1,
+            }
+        }
+        for arrival in self.held.iter() {
+            match arrival.request.class {
+                Class::Reactive => status.reactive.queued += 1,
+                Class::Proactive => status.proactive.queued += 1,
+            }
+        }
+        status.dispatch_us = self.dispatch.as_micros() as u64;
+        (status.calibrated_rows, status.calibrating_rows) = self.calibrations.rows();
+        status.pair = self.pair.as_deref().and_then(PairStatus::of);
+        status.waits = self.waits.status();
+        status.flows_kept = self.room.memory.flows_kept() as u32;
+        status.kv_bytes = self.room.memory.bytes();
+        status.client_turns = self.scheduler.activations().of(Mechanism::ClientTurns);
+        status
+    }
+}

@@ -1,0 +1,379 @@
+//! The thread of a lane: runs one order of launches after the other, and chooses tokens from the logits.
+//!
+//! A decode iteration is one order: it asks between kernels whether to continue, and between layers whether the
+//! scheduler wants the lane for other work. Kernels of plugins are started asynchronously and waited for, so that a
+//! hung one can be cancelled from outside.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use heg_spec::policy::DraftPolicy;
+use heg_spec::{Group, bug};
+
+use super::job::{Job, Order};
+use super::lane::Signals;
+use super::machine::LaneExecutor;
+use super::message::Message;
+use super::report::{Done, Failure, Report};
+use super::scores::Score;
+use super::served::{Member, NextToken, Prompt, Served};
+use super::stopwatch::Stopwatch;
+use crate::error::EngineError;
+use heg_exec::mem::{ActivationRows, KvCache};
+use heg_exec::{Batch, ExecError};
+use heg_sched::{Kernel, Lane, Launch, RequestId, Segment, Span, Ticket};
+
+mod calibrate;
+mod iteration;
+
+/// A lane's thread.
+pub(super) struct Worker {
+    lane: Lane,
+    executor: Box<dyn LaneExecutor>,
+    signals: Arc<Signals>,
+    inbox: Sender<Message>,
+    stopwatch: Stopwatch,
+    /// The mechanisms of drafts that the policy has on.
+    drafts: DraftPolicy,
+}
+
+impl Worker {
+    pub(super) fn new(
+        lane: Lane,
+        executor: Box<dyn LaneExecutor>,
+        (signals, inbox): (Arc<Signals>, Sender<Message>),
+        drafts: DraftPolicy,
+    ) -> Self {
+        Self {
+            lane,
+            executor,
+            signals,
+            inbox,
+            stopwatch: Stopwatch::new(),
+            drafts,
+        }
+    }
+
+    /// Carries out orders until the conductor drops the sender.
+    pub(super) fn run(mut self, orders: &Receiver<Order>) {
+        let ready = self.executor.wait_ready().map_err(EngineError::from);
+        let failed = ready.is_err();
+        if self.inbox.send(Message::Ready(self.lane, ready)).is_err() || failed {
+            return;
+        }
+        while let Some(order) = self.next(orders) {
+            let (ticket, mut job) = match order {
+                Order::Run(ticket, class, job) => {
+                    self.signals.is_given();
+                    self.executor.begin(class, &job.requests());
+                    (ticket, job)
+                }
+                Order::Calibrate(slice) => {
+                    let found = self.calibrate(&slice);
+                    let request = slice.request;
+                    // Memory that only the slice still holds is freed before its end is reported.
+                    drop(slice);
+                    if self
+                        .inbox
+                        .send(Message::Calibrated(request, found))
+                        .is_err()
+                    {
+                        return;
+                    }
+                    continue;
+                }
+                Order::Adopt(forms) => {
+                    self.executor.adopt(forms);
+                    continue;
+                }
+                Order::Unload(kernel) => {
+                    self.executor.unload(kernel);
+                    continue;
+                }
+            };
+            let start = Instant::now();
+            self.stopwatch.start();
+            let refused = job.cut_drafts();
+            self.executor.expect(job.coming());
+            let outcome = self.carry_out(ticket, &job);
+            self.stopwatch.may_yield();
+            let report = Report {
+                lane: self.lane,
+                ticket,
+                outcome,
+                refused,
+                took: start.elapsed(),
+                longest: self.stopwatch.longest(),
+            };
+            // Memory that only the job still holds is freed before its end is reported.
+            drop(job);
+            let message = match report.loss() {
+                Some(why) => Message::Lost(self.lane, why),
+                None => Message::Done(report),
+            };
+            let is_last = matches!(message, Message::Lost(..));
+            if self.inbox.send(message).is_err() || is_last {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the next order, and lets the executor use the time; `None` if the conductor is gone.
+    fn next(&mut self, orders: &Receiver<Order>) -> Option<Order> {
+        loop {
+            match orders.recv_timeout(REST) {
+                Ok(order) => return Some(order),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    if !self.executor.rest() {
+                        return orders.recv().ok();
+                    }
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, ticket: Ticket, job: &Job) -> Result<Done, Failure> {
+        match job {
+            Job::Prefill {
+                prompt,
+                segment,
+                layer,
+                kernel,
+            } => self.prefill(prompt, *segment, *layer, *kernel),
+            Job::Head {
+                prompt,
+                last,
+                unscored,
+                is_kept,
+            } => {
+                let mut done = self.head(prompt, *last, unscored)?;
+                if *is_kept {
+                    done.last_layer = last_layer(prompt, *last);
+                }
+                Ok(done)
+            }
+            Job::Decode { batch, layers } => self.decode(ticket, batch, layers.clone()),
+            Job::Mixed { batch, prompts } => self.mixed(batch, prompts),
+        }
+    }
+
+    fn prefill(
+        &mut self,
+        prompt: &Prompt,
+        segment: Segment,
+        layer: u32,
+        kernel: Kernel,
+    ) -> Result<Done, Failure> {
+        let cache = cache_of(&prompt.member)?;
+        let span = span_in(prompt, segment);
+        if (layer, kernel) == (0, Kernel::Qkv) {
+            let (from, to) = (segment.position as usize, segment.context() as usize);
+            prompt.member.served.with_tokens(|tokens| {
+                let tokens = tokens.get(from..to);
+                let tokens = tokens.ok_or_else(|| bug!("a segment has tokens that are unknown"))?;
+                self.executor.embed(tokens, &prompt.rows.rows, span.row)
+            })?;
+        }
+        let launch = Launch {
+            layer: Some(layer),
+            group: match kernel {
+                Kernel::Qkv => Group::Qkv,
+                Kernel::Mha => Group::Mha,
+                Kernel::Ffn => Group::Ffn,
+            },
+        };
+        self.launch(
+            launch,
+            &Batch {
+                rows: &prompt.rows.rows,
+                caches: &[&cache],
+                spans: &[span],
+                trees: &[],
+            },
+        )?;
+        let is_last = (layer + 1, kernel) == (self.executor.layers(), Kernel::Ffn);
+        if !is_last {
+            return Ok(Done::default());
+        }
+        let served = &prompt.member.served;
+        let scores = match self.score_span(served, &prompt.rows.rows, span) {
+            // A lane of static kernels may have no head. The lane that has one computes the logits of these rows
+            // later.
+            Err(EngineError::Exec(ExecError::Launch { .. })) => Vec::new(),
+            scores => scores?,
+        };
+        let mut done = Done::default();
+        done.add_scores(served.id, scores);
+        Ok(done)
+    }
+
+    /// Runs the head on the rows of a span that have passed the last layer, as far as their logits are wanted.
+    fn score_span(
+        &mut self,
+        served: &Served,
+        rows: &ActivationRows,
+        span: Span,
+    ) -> Result<Vec<Score>, EngineError> {
+        let wanted = served.scored_rows(span.position as u32, span.tokens as u32);
+        let spans: Vec<Span> = wanted
+            .zip(span.row..)
+            .map(|(position, row)| Span {
+                row,
+                tokens: 1,
+                position: position as usize,
+            })
+            .collect();
+        self.score_rows(served, rows, &spans)
+    }
+
+    fn score_rows(
+        &mut self,
+        served: &Served,
+        rows: &ActivationRows,
+        spans: &[Span],
+    ) -> Result<Vec<Score>, EngineError> {
+        let mut scores = Vec::with_capacity(spans.len());
+        for spans in spans.chunks(self.executor.head_rows().max(1)) {
+            let batch = Batch {
+                rows,
+                caches: &[],
+                spans,
+                trees: &[],
+            };
+            self.launch(HEAD, &batch)?;
+            let logits = self.executor.logits(spans.len())?;
+            let width = (logits.len() / spans.len()).max(1);
+            let rows = spans.iter().zip(logits.chunks_exact(width));
+            scores.extend(rows.filter_map(|(span, row)| served.score(span.position as u32, row)));
+        }
+        Ok(scores)
+    }
+
+    fn head(&mut self, prompt: &Prompt, last: u32, unscored: &[u32]) -> Result<Done, Failure> {
+        let row = |position| {
+            let segment = Segment {
+                position,
+                tokens: 1,
+            };
+            span_in(prompt, segment)
+        };
+        let there = unscored.iter().filter(|row| **row >= prompt.rows.first);
+        let there: Vec<Span> = there.map(|&position| row(position)).collect();
+        let scores = self.score_rows(&prompt.member.served, &prompt.rows.rows, &there)?;
+        self.launch(
+            HEAD,
+            &Batch {
+                rows: &prompt.rows.rows,
+                caches: &[],
+                spans: &[row(last)],
+                trees: &[],
+            },
+        )?;
+        let mut done = Done {
+            tokens: self.choose(&[&prompt.member.served])?,
+            ..Done::default()
+        };
+        done.add_scores(prompt.member.served.id, scores);
+        Ok(done)
+    }
+
+    fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), EngineError> {
+        self.launch_all(&[launch], batch, None)?;
+        Ok(())
+    }
+
+    /// Runs launches one after the other, and returns the number of those that ran: fewer than all if the job of
+    /// `ticket` is asked to yield before a layer.
+    fn launch_all(
+        &mut self,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        ticket: Option<Ticket>,
+    ) -> Result<usize, EngineError> {
+        // The rest of a job whose kernel was cancelled is not needed, even if that kernel completed.
+        if self.signals.is_reset() {
+            return Err(ExecError::Abandoned.into());
+        }
+        let signals = &self.signals;
+        self.stopwatch.begin_kernel();
+        let watch = Mutex::new((&mut self.stopwatch, launches.iter()));
+        let ended = || {
+            let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+            let (stopwatch, running) = &mut *watch;
+            if let Some(launch) = running.next() {
+                stopwatch.ran(*launch);
+            }
+            watch
+        };
+        let goes_on = |next: Launch| {
+            let mut watch = ended();
+            if signals.is_reset() {
+                return false;
+            }
+            if next.group == Group::Qkv
+                && let Some(ticket) = ticket
+            {
+                if signals.yields(ticket) {
+                    return false;
+                }
+                watch.0.may_yield();
+            }
+            true
+        };
+        let ran = self.executor.launch_all(launches, batch, &goes_on)?;
+        if ran == launches.len() {
+            drop(ended());
+        } else if signals.is_reset() {
+            return Err(ExecError::Abandoned.into());
+        }
+        Ok(ran)
+    }
+
+    /// Chooses the next token of each request after the logits that the head has just given.
+    fn choose(&mut self, served: &[&Served]) -> Result<Vec<(RequestId, NextToken)>, EngineError> {
+        let logits = self.executor.logits(served.len())?;
+        let width = logits.len() / served.len().max(1);
+        let rows = logits.chunks_exact_mut(width.max(1));
+        let choose = |(served, row): (&&Served, &mut [f32])| (served.id, served.choose(row));
+        Ok(served.iter().zip(rows).map(choose).collect())
+    }
+}
+
+/// Idle time after which a lane rests. Chosen: longer than any pause between two launches of one request.
+const REST: Duration = Duration::from_millis(250);
+
+/// Returns the cache of a request, with all its rows.
+fn cache_of(member: &Member) -> Result<Arc<KvCache>, Failure> {
+    member.cache.read().map_err(|error| Failure {
+        error,
+        unread: Some(member.served.id),
+    })
+}
+
+fn caches_of<'a>(members: impl Iterator<Item = &'a Member>) -> Result<Vec<Arc<KvCache>>, Failure> {
+    members.map(cache_of).collect()
+}
+
+/// Copies the keys and values of the last layer up to a position; `None` if there is no room for them, which costs no
+/// answer.
+fn last_layer(prompt: &Prompt, last: u32) -> Option<(RequestId, KvCache)> {
+    let cache = cache_of(&prompt.member).ok()?;
+    let copy = cache.last_layer(last as usize + 1).ok()?;
+    Some((prompt.member.served.id, copy))
+}
+
+/// The rows of a segment in its prompt's activations.
+fn span_in(prompt: &Prompt, segment: Segment) -> Span {
+    Span {
+        row: segment.position.saturating_sub(prompt.rows.first) as usize,
+        tokens: segment.tokens as usize,
+        position: segment.position as usize,
+    }
+}
+
+const HEAD: Launch = Launch {
+    layer: None,
+    group: Group::Head,
+};

@@ -1,0 +1,72 @@
+//! Reads rows of prompts again, while the lane is idle.
+
+use super::{HEAD, Worker};
+use crate::calibration::Slice;
+use crate::error::EngineError;
+use heg_draft::Likely;
+use heg_exec::Batch;
+use heg_sched::{Class, Launch, Span};
+use heg_spec::Group;
+use heg_text::log_probabilities;
+
+/// Rows that the head takes at a time: on CPUs this is hardly slower than one, and a request waits for no longer.
+const HEAD_ROWS: usize = 8;
+
+impl Worker {
+    /// Returns the tokens that the model finds likely after each row of a slice; of fewer rows if a request wants the
+    /// lane.
+    pub(super) fn calibrate(&mut self, slice: &Slice) -> Result<Vec<Likely>, EngineError> {
+        self.executor.begin(Class::Proactive, &[]);
+        self.stopwatch.start();
+        let mut likely = Vec::new();
+        let layer = self.executor.layers().checked_sub(1);
+        let row = slice.segment.position.saturating_sub(slice.prompt.first);
+        let span = Span {
+            row: row as usize,
+            tokens: slice.segment.tokens as usize,
+            position: slice.segment.position as usize,
+        };
+        let rows = &slice.prompt.rows;
+        for group in [Group::Mha, Group::Ffn] {
+            if self.signals.is_wanted() {
+                return Ok(likely);
+            }
+            let batch = Batch {
+                rows,
+                caches: &[&slice.cache],
+                spans: &[span],
+                trees: &[],
+            };
+            self.launch(Launch { layer, group }, &batch)?;
+        }
+        let single = |at| Span {
+            row: span.row + at,
+            tokens: 1,
+            position: span.position + at,
+        };
+        let spans: Vec<Span> = (0..span.tokens).map(single).collect();
+        for spans in spans.chunks(self.executor.head_rows().clamp(1, HEAD_ROWS)) {
+            if self.signals.is_wanted() {
+                break;
+            }
+            let batch = Batch {
+                rows,
+                caches: &[],
+                spans,
+                trees: &[],
+            };
+            self.launch(HEAD, &batch)?;
+            let logits = self.executor.logits(spans.len())?;
+            let width = (logits.len() / spans.len()).max(1);
+            likely.extend(logits.chunks_exact(width).map(likely_of));
+        }
+        Ok(likely)
+    }
+}
+
+/// Returns the likeliest tokens of a row of logits.
+fn likely_of(logits: &[f32]) -> Likely {
+    let best = log_probabilities(logits, 0, Likely::COUNT).top;
+    let best = best.iter();
+    Likely::new(best.map(|one| (one.token, one.log_probability.exp())))
+}

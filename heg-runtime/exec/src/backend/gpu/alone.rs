@@ -1,0 +1,143 @@
+//! A kernel that runs alone on a GPU, over buffers of its own: for known answers and measurements.
+
+use std::time::Duration;
+
+use heg_artifacts::manifest::Role;
+use heg_gpu::{
+    CallState, GpuCall, GpuError, GpuOrder, GpuRegion, GpuRows, GpuTask, RowState, StateLimits,
+};
+use heg_spec::Group;
+
+use super::form::GpuForm;
+use super::role::{failed, taken};
+use crate::backend::{AloneCall, BoundPort};
+use crate::error::ExecError;
+
+/// A call with its memory and recorded commands.
+pub(super) struct Alone {
+    key: AloneKey,
+    order: GpuOrder,
+    inputs: Vec<Option<GpuRows>>,
+    outputs: Vec<GpuRows>,
+}
+
+/// The call that commands were recorded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AloneKey {
+    /// Number of the form.
+    form: u64,
+    tokens: usize,
+    position: usize,
+}
+
+/// The longest time of a call: software devices need seconds for the head of a large model.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs a call of a form.
+pub(super) fn run(form: &GpuForm, call: &AloneCall<'_>) -> Result<(), ExecError> {
+    let failed = failed(&form.name);
+    let key = AloneKey {
+        form: form.number,
+        tokens: call.tokens,
+        position: call.position,
+    };
+    let mut latest = taken(&form.role.alone);
+    let kept = latest.take().filter(|kept| kept.key == key);
+    let alone = match kept {
+        Some(kept) => kept,
+        None => Alone::new(form, call, key).map_err(&failed)?,
+    };
+    for (bound, rows) in call.inputs.iter().zip(&alone.inputs) {
+        let Some(GpuRows { region, .. }) = rows else {
+            continue;
+        };
+        let (first, count) = place(bound, call);
+        let row_bytes = bound.rows.row_bytes();
+        let mut bytes = vec![0; count * row_bytes];
+        bound.rows.read_packed(0, &mut bytes)?;
+        let written = region.write((first * row_bytes) as u64, &bytes);
+        written.map_err(&failed)?;
+    }
+    alone.order.run(0, PATIENCE, |_| true).map_err(&failed)?;
+    for (bound, rows) in call.outputs.iter().zip(&alone.outputs) {
+        let mut bytes = vec![0; call.tokens * bound.rows.row_bytes()];
+        rows.region.read(0, &mut bytes).map_err(&failed)?;
+        bound.rows.write_packed(0, &bytes)?;
+    }
+    *latest = Some(alone);
+    Ok(())
+}
+
+/// The rows of an input that its buffer holds from the start on: the first one's number on the device, and how many.
+fn place(bound: &BoundPort, call: &AloneCall<'_>) -> (usize, usize) {
+    match bound.port.role {
+        // A table on the device begins with position 0.
+        Role::Cos | Role::Sin => (call.position, call.tokens),
+        Role::Key | Role::Value => (0, call.position + call.tokens),
+        Role::Hidden | Role::Query | Role::Attended | Role::Logits | Role::Position => {
+            (0, call.tokens)
+        }
+    }
+}
+
+impl Alone {
+    fn new(form: &GpuForm, call: &AloneCall<'_>, key: AloneKey) -> Result<Self, GpuError> {
+        let device = &*form.role.device;
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let visible = call.position + call.tokens;
+        let region = |bound: &BoundPort| -> Result<GpuRegion, GpuError> {
+            let rows = match bound.port.role {
+                Role::Key | Role::Value | Role::Cos | Role::Sin => visible,
+                _ => call.tokens,
+            };
+            device.memory((rows * bound.rows.row_bytes()) as u64)
+        };
+        let rows = |bound: &BoundPort| -> Result<GpuRows, GpuError> {
+            Ok(GpuRows {
+                region: region(bound)?,
+                stride: bound.port.width,
+            })
+        };
+        let input = |bound: &BoundPort| match bound.port.role {
+            Role::Position => Ok(None),
+            _ => rows(bound).map(Some),
+        };
+        let inputs = call.inputs.iter().map(input);
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let outputs = call.outputs.iter().map(rows);
+        let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
+        let limits = StateLimits {
+            rows: number(call.tokens),
+            cache_rows: number(visible),
+            positions: number(visible),
+            tokens: 1,
+        };
+        let state = CallState::new(device, limits)?;
+        let is_cached = call.kernel.group == Group::Mha;
+        let first = if is_cached { call.position } else { 0 };
+        let row = |token: usize| RowState {
+            position: number(call.position + token),
+            // New keys and values are an output of their own.
+            cache_row: number(first + token),
+            ..RowState::default()
+        };
+        state.set(&(0..call.tokens).map(row).collect::<Vec<_>>())?;
+        let elements = u64::from(form.program.scratch_elements().max(1));
+        let scratch = device.memory(4 * elements * call.tokens as u64)?;
+        let recorded = GpuCall {
+            rows: number(call.tokens),
+            weights: &form.weights,
+            inputs: &inputs,
+            outputs: &outputs,
+            scratch: &scratch,
+            state: &state,
+        };
+        let order = GpuOrder::record(device, &[&[GpuTask::Program(&form.program, recorded)]])?;
+        Ok(Self {
+            key,
+            order,
+            inputs,
+            outputs,
+        })
+    }
+}

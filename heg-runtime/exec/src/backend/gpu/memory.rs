@@ -1,0 +1,284 @@
+//! The memory of a lane on a device, and the commands that were recorded over it.
+//!
+//! Activations of the batch at hand are in its first rows; keys and values are in a pool of rows of each layer. Where a call
+//! needs more than there is, all is made anew, larger.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heg_artifacts::manifest::{ElementType, Manifest, Port, Role};
+use heg_gpu::{
+    CallState, GatherCall, GpuCall, GpuDevice, GpuError, GpuOrder, GpuRegion, GpuRows, GpuTask,
+    StateLimits,
+};
+use heg_sched::Launch;
+use heg_spec::Group;
+
+use super::caches::Runs;
+use super::form::GpuForm;
+use super::pass::Chosen;
+use super::role::{GpuRole, failed};
+use crate::error::ExecError;
+
+/// Sizes that calls need, or that a memory has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Rows of a call.
+    pub(super) rows: usize,
+    /// Rows that the head takes.
+    pub(super) head_rows: usize,
+    /// Rows of the pool of keys and values.
+    pub(super) cache_rows: usize,
+    /// Elements of scratch memory for each row.
+    pub(super) scratch_elements: u32,
+}
+
+impl Room {
+    /// Enough for what is asked for, and for what will be soon.
+    fn grown(self, asked: Self) -> Self {
+        let rows = |has: usize, asked: usize| match asked > has {
+            true => asked.next_power_of_two(),
+            false => has,
+        };
+        Self {
+            rows: self.rows.max(asked.rows),
+            head_rows: rows(self.head_rows, asked.head_rows),
+            // Twice as many, as every sequence grows.
+            cache_rows: match asked.cache_rows > self.cache_rows {
+                true => rows(0, 2 * asked.cache_rows),
+                false => self.cache_rows,
+            },
+            scratch_elements: self.scratch_elements.max(asked.scratch_elements),
+        }
+    }
+}
+
+/// Rows of activations that launches pass to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// A half of the residual stream.
+    Hidden(usize),
+    Query,
+    Attended,
+}
+
+impl Passed {
+    /// All of them.
+    pub(super) const ALL: [Self; 4] = [
+        Self::Hidden(0),
+        Self::Hidden(1),
+        Self::Query,
+        Self::Attended,
+    ];
+
+    /// The rows of a port of a layer, which reads one half of the residual stream and writes the other.
+    pub(super) fn of(role: Role, layer: usize, is_output: bool) -> Option<Self> {
+        match role {
+            Role::Hidden => Some(Self::Hidden((layer + usize::from(is_output)) % 2)),
+            Role::Query => Some(Self::Query),
+            Role::Attended => Some(Self::Attended),
+            Role::Key | Role::Value | Role::Cos | Role::Sin | Role::Logits | Role::Position => None,
+        }
+    }
+}
+
+/// A lane's memory on the device of a role.
+pub(super) struct LaneMemory {
+    pub(super) role: Arc<GpuRole>,
+    room: Room,
+    kv: ElementType,
+    pub(super) state: CallState,
+    hidden: [GpuRegion; 2],
+    query: GpuRegion,
+    attended: GpuRegion,
+    /// Rows that the head reads.
+    pub(super) last: GpuRegion,
+    pub(super) logits: GpuRegion,
+    scratch: GpuRegion,
+    /// By layer: keys and values.
+    pub(super) caches: Vec<[GpuRegion; 2]>,
+    pub(super) runs: Runs,
+    orders: BTreeMap<OrderKey, GpuOrder>,
+}
+
+/// A launch, its rows, and whether the head's rows are gathered on the device.
+type OrderKey = (Option<u32>, Group, usize, bool);
+
+/// Launches whose commands are kept. Chosen: some forty numbers of rows of a model of thirty layers.
+const RECORDED_MAX: usize = 4096;
+
+impl LaneMemory {
+    /// Memory on the device of a form's role.
+    pub(super) fn new(form: &GpuForm, asked: Room) -> Result<Self, ExecError> {
+        Self::of_room(form, Room::default().grown(asked)).map_err(failed(&form.name))
+    }
+
+    fn of_room(form: &GpuForm, room: Room) -> Result<Self, GpuError> {
+        let (role, kv, manifest) = (&form.role, form.kv, form.bundle.manifest());
+        let device = &*role.device;
+        let model = &manifest.model;
+        let floats = |rows: usize, width: u32| 4 * rows as u64 * u64::from(width);
+        let row = |width| device.memory(floats(room.rows, width));
+        let query = model.heads * model.head_dim;
+        let key = u64::from(model.kv_heads * model.head_dim) * kv.bytes();
+        let cache = || device.memory(room.cache_rows as u64 * key);
+        let layers = manifest.layers.iter();
+        Ok(Self {
+            state: CallState::new(device, limits(manifest, room))?,
+            hidden: [row(model.hidden)?, row(model.hidden)?],
+            query: row(query)?,
+            attended: row(query)?,
+            last: device.memory(floats(room.head_rows, model.hidden))?,
+            logits: device.host_memory(floats(room.head_rows, model.vocab))?,
+            scratch: row(room.scratch_elements.max(1))?,
+            caches: layers
+                .map(|_| Ok([cache()?, cache()?]))
+                .collect::<Result<_, GpuError>>()?,
+            runs: Runs::new(room.cache_rows, manifest.layers.len()),
+            orders: BTreeMap::new(),
+            role: Arc::clone(role),
+            room,
+            kv,
+        })
+    }
+
+    /// Makes room for calls that need so much.
+    pub(super) fn make_room(&mut self, form: &GpuForm, asked: Room) -> Result<(), ExecError> {
+        let room = self.room.grown(asked);
+        if room != self.room || self.kv != form.kv {
+            *self = Self::of_room(form, room).map_err(failed(&form.name))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn device(&self) -> &GpuDevice {
+        &self.role.device
+    }
+
+    /// Rows that launches pass to each other.
+    pub(super) fn passed(&self, rows: Passed) -> &GpuRegion {
+        match rows {
+            Passed::Hidden(half) => {
+                let [even, odd] = &self.hidden;
+                if half == 0 { even } else { odd }
+            }
+            Passed::Query => &self.query,
+            Passed::Attended => &self.attended,
+        }
+    }
+
+    /// The recorded commands of launches.
+    pub(super) fn orders(&mut self, launches: &[Chosen<'_>]) -> Result<Vec<&GpuOrder>, ExecError> {
+        if self.orders.len() + launches.len() > RECORDED_MAX {
+            self.orders.clear();
+        }
+        for chosen in launches {
+            if !self.orders.contains_key(&key(chosen)) {
+                let order = self.record(chosen)?;
+                self.orders.insert(key(chosen), order);
+            }
+        }
+        let recorded = launches.iter();
+        Ok(recorded
+            .filter_map(|chosen| self.orders.get(&key(chosen)))
+            .collect())
+    }
+
+    fn record(&self, chosen: &Chosen<'_>) -> Result<GpuOrder, ExecError> {
+        let form = chosen.form;
+        let inputs = chosen.kernel.inputs.iter();
+        let inputs = inputs.map(|port| self.rows_of(chosen, port, false));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let outputs = chosen.kernel.outputs.iter();
+        let outputs = outputs.filter_map(|port| self.rows_of(chosen, port, true).transpose());
+        let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
+        let rows = u32::try_from(chosen.rows).unwrap_or(u32::MAX);
+        let call = GpuCall {
+            rows,
+            weights: &form.weights,
+            inputs: &inputs,
+            outputs: &outputs,
+            scratch: &self.scratch,
+            state: &self.state,
+        };
+        let program = GpuTask::Program(&form.program, call);
+        let width = form.bundle.manifest().model.hidden;
+        let plain = |region: &GpuRegion| GpuRows {
+            region: region.clone(),
+            stride: width,
+        };
+        let half = Passed::of(Role::Hidden, layer_of(form, chosen.launch), false);
+        let from = plain(self.passed(half.unwrap_or(Passed::Hidden(0))));
+        let out = plain(&self.last);
+        let gather = GpuTask::Gather(GatherCall {
+            from: &from,
+            width,
+            rows,
+            out: &out,
+            state: &self.state,
+        });
+        let both = [gather, program];
+        let first = if chosen.gathers { 0 } else { 1 };
+        GpuOrder::record(self.device(), &[&both[first..]]).map_err(failed(&form.name))
+    }
+
+    /// The rows of a port; none for positions, which are in the state.
+    fn rows_of(
+        &self,
+        chosen: &Chosen<'_>,
+        port: &Port,
+        is_output: bool,
+    ) -> Result<Option<GpuRows>, ExecError> {
+        let layer = layer_of(chosen.form, chosen.launch);
+        let cached = |half: usize| {
+            let halves = self.caches.get(layer);
+            halves.map(|halves| halves[half].clone())
+        };
+        let rotary = |part: usize| -> Result<GpuRegion, ExecError> {
+            let table = chosen.target.rope(chosen.form.bundle.manifest());
+            let table = table.ok_or_else(|| chosen.target.unknown())?;
+            let [cos, sin] = chosen.form.rotary(table)?;
+            Ok(if part == 0 { cos } else { sin })
+        };
+        let is_head = chosen.launch.group == Group::Head;
+        let region = match port.role {
+            Role::Hidden if is_head => Some(self.last.clone()),
+            Role::Logits => Some(self.logits.clone()),
+            Role::Key => cached(0),
+            Role::Value => cached(1),
+            Role::Cos => Some(rotary(0)?),
+            Role::Sin => Some(rotary(1)?),
+            Role::Position => return Ok(None),
+            role @ (Role::Hidden | Role::Query | Role::Attended) => {
+                let passed = Passed::of(role, layer, is_output);
+                passed.map(|passed| self.passed(passed).clone())
+            }
+        };
+        let region = region.ok_or_else(|| chosen.target.unknown())?;
+        let stride = port.width;
+        Ok(Some(GpuRows { region, stride }))
+    }
+}
+
+/// The layer of a launch; the head is the one behind all.
+pub(super) fn layer_of(form: &GpuForm, launch: Launch) -> usize {
+    let layers = form.bundle.manifest().layers.len();
+    launch.layer.map_or(layers, |layer| layer as usize)
+}
+
+fn key(chosen: &Chosen<'_>) -> OrderKey {
+    let Launch { layer, group } = chosen.launch;
+    (layer, group, chosen.rows, chosen.gathers)
+}
+
+/// Bounds of the state of rows in a memory of a model.
+fn limits(manifest: &Manifest, room: Room) -> StateLimits {
+    let count = |rows: usize| u32::try_from(rows).unwrap_or(u32::MAX);
+    let positions = manifest.rope.iter().map(|table| table.rows).min();
+    StateLimits {
+        rows: count(room.rows),
+        cache_rows: count(room.cache_rows),
+        positions: positions.unwrap_or(manifest.model.context_tokens),
+        tokens: manifest.model.vocab,
+    }
+}

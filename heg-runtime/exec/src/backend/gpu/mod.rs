@@ -1,0 +1,120 @@
+//! Forms that are CPU programs, run by a GPU by way of `heg-gpu`, with the bits of the CPU programs.
+//!
+//! A device whose arithmetic does not give these bits runs nothing, so a request, its cache and its activations may pass
+//! between lanes of the GPU and of the CPU at any kernel. Caches and activations that others see are the host's: an order
+//! copies what it reads to the device and what it wrote back, and the session knows which rows of caches the device still
+//! has (`caches`).
+
+mod alone;
+mod caches;
+mod form;
+mod memory;
+mod pass;
+mod role;
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heg_gpu::{Fidelity, GpuDevice, GpuOptions};
+use heg_spec::soc::{Device, Gpu};
+use heg_spec::{DeviceClass, Soc};
+
+use super::runner::Runner;
+use super::{Backend, Origin, Session, SessionRoom};
+use crate::error::{ExecError, chain};
+use crate::ladder::{DeviceFacts, GpuFacts, Rung, Source};
+use crate::parts::Parts;
+use crate::soc::device_of;
+use form::GpuForm;
+use role::GpuRole;
+use session::GpuSession;
+
+/// The GPUs of a SoC, by role.
+pub(super) struct GpuPrograms {
+    /// With the reason where a device cannot be used.
+    of_role: BTreeMap<DeviceClass, Result<Arc<GpuRole>, String>>,
+}
+
+impl GpuPrograms {
+    /// Opens and probes the devices that a SoC asks for; Vulkan is loaded only where it asks for one.
+    pub(super) fn open(soc: &Soc) -> Self {
+        let mut opened: BTreeMap<&Gpu, Result<Arc<GpuDevice>, String>> = BTreeMap::new();
+        let mut of_role = BTreeMap::new();
+        for role in [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu] {
+            let device = device_of(soc, role);
+            let asked = device.and_then(|it| it.gpu.as_ref().zip(it.programs.as_ref()));
+            let Some((gpu, programs)) = asked else {
+                continue;
+            };
+            let device = opened.entry(gpu).or_insert_with(|| open(gpu)).clone();
+            let played = |device| Arc::new(GpuRole::new(device, programs.activations));
+            of_role.insert(role, device.map(played));
+        }
+        Self { of_role }
+    }
+}
+
+/// A device that gives the bits of the CPU programs, or why there is none.
+fn open(gpu: &Gpu) -> Result<Arc<GpuDevice>, String> {
+    let mut options = GpuOptions::from_environment();
+    options.name = gpu.name.clone().or(options.name);
+    let device = GpuDevice::open(&options).map_err(|error| chain(&error))?;
+    match device.fidelity() {
+        Fidelity::Equal => Ok(Arc::new(device)),
+        Fidelity::Close { reason } => Err(format!(
+            "{} does not compute as CPU programs do: {reason}",
+            device.info().name
+        )),
+    }
+}
+
+impl Backend for GpuPrograms {
+    fn report(&self, _: &Device, facts: &mut DeviceFacts) {
+        let role = self.of_role.get(&facts.role);
+        facts.gpu = role.map(|role| match role {
+            Ok(role) => Ok(role.facts()),
+            Err(message) => Err(message.clone()),
+        });
+    }
+
+    fn describe(&self, facts: &DeviceFacts) -> Option<String> {
+        let role = self.of_role.get(&facts.role)?.as_ref().ok()?;
+        Some(role.describe())
+    }
+
+    fn runs(&self, rung: Rung) -> bool {
+        rung.source == Source::Gpu
+    }
+
+    fn may_hang(&self, facts: &DeviceFacts) -> bool {
+        let hangs = |facts: &GpuFacts| !facts.is_software;
+        matches!(&facts.gpu, Some(Ok(facts)) if hangs(facts))
+    }
+
+    fn prepare(
+        &self,
+        parts: &Parts<'_>,
+        rung: Rung,
+        origin: Origin,
+    ) -> Result<Box<dyn Runner>, ExecError> {
+        let role = self.of_role.get(&rung.role);
+        let role = role.and_then(|role| role.as_ref().ok());
+        let role = role.ok_or_else(|| ExecError::Refused {
+            kernel: parts.kernel.name.clone(),
+            message: "its role has no GPU".to_owned(),
+        })?;
+        if origin == Origin::HashedAgain {
+            role.bring_again(parts.bundle)?;
+        }
+        Ok(Box::new(GpuForm::new(role, parts)?))
+    }
+
+    fn takes_trees(&self) -> bool {
+        true
+    }
+
+    fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
+        Ok(Box::new(GpuSession::new(room)))
+    }
+}

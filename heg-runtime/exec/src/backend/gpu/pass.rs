@@ -1,0 +1,374 @@
+//! A pass over a lane's memory: brings what its launches read, runs them, and takes back what they wrote.
+
+use std::time::Duration;
+
+use heg_artifacts::manifest::Kernel;
+use heg_gpu::{GpuOrder, GpuRegion, RowState};
+use heg_sched::{Launch, Span};
+use heg_spec::Group;
+
+use super::form::GpuForm;
+use super::memory::{LaneMemory, Passed, layer_of};
+use super::role::failed;
+use crate::backend::Order;
+use crate::batch::Batch;
+use crate::error::ExecError;
+use crate::mem::{ActivationRows, Half, KvCache, RowBuffer};
+use crate::table::Target;
+
+/// A launch with the form that runs it.
+pub(super) struct Chosen<'a> {
+    pub(super) launch: Launch,
+    pub(super) target: Target,
+    pub(super) form: &'a GpuForm,
+    pub(super) kernel: &'a Kernel,
+    /// Rows of its call.
+    pub(super) rows: usize,
+    /// Whether the head's rows are those of a layer that the device has run just before.
+    pub(super) gathers: bool,
+}
+
+impl Chosen<'_> {
+    /// Whether it reads or writes keys and values.
+    pub(super) fn uses_caches(&self) -> bool {
+        matches!(self.launch.group, Group::Qkv | Group::Mha)
+    }
+
+    fn layer(&self) -> usize {
+        layer_of(self.form, self.launch)
+    }
+
+    /// Rows of activations that it reads, and those that it writes.
+    fn passed(&self, is_output: bool) -> impl Iterator<Item = Passed> {
+        let ports = match is_output {
+            true => &self.kernel.outputs,
+            false => &self.kernel.inputs,
+        };
+        let layer = self.layer();
+        let ports = ports.iter();
+        ports.filter_map(move |port| Passed::of(port.role, layer, is_output))
+    }
+}
+
+/// A sequence of a batch, with its rows in the pool.
+struct Placed<'a> {
+    cache: &'a KvCache,
+    span: Span,
+    run: usize,
+}
+
+/// The longest time of a launch: software devices need seconds for the head of a large model.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The halves of a cache, in the order of the pool's.
+const HALVES: [Half; 2] = [Half::Keys, Half::Values];
+
+impl LaneMemory {
+    /// Runs launches one after the other, and returns the number of those that ran.
+    pub(super) fn run(
+        &mut self,
+        order: &Order<'_>,
+        launches: &[Chosen<'_>],
+    ) -> Result<usize, ExecError> {
+        let Some(first) = launches.first() else {
+            return Ok(0);
+        };
+        let failed = failed(&first.form.name);
+        let batch = order.batch;
+        let placed = match launches.iter().any(Chosen::uses_caches) {
+            true => self.place(first, batch)?,
+            false => Vec::new(),
+        };
+        self.set_state(first, batch, &placed)?;
+        if launches.iter().any(|chosen| chosen.gathers) {
+            let first_row = batch.first();
+            let last = |span: &Span| number((span.row + span.tokens).saturating_sub(first_row + 1));
+            let last: Vec<u32> = batch.spans.iter().map(last).collect();
+            self.state.set_head_rows(&last).map_err(&failed)?;
+        }
+        self.bring_rows(launches, batch)?;
+        self.bring_caches(launches, &placed)?;
+        let orders = self.orders(launches)?;
+        let goes_on = |next: usize| {
+            let next = launches.get(next).filter(|_| next > 0);
+            next.is_none_or(|next| (order.goes_on)(next.launch))
+        };
+        let ran = GpuOrder::run_all(&orders, PATIENCE, order.cancel, goes_on);
+        let ran = ran.map_err(&failed)?;
+        let done = launches.get(..ran).unwrap_or(launches);
+        self.take_rows(done, order)?;
+        self.take_caches(done, &placed)?;
+        Ok(ran)
+    }
+
+    /// Gives each sequence its rows in the pool.
+    fn place<'a>(
+        &mut self,
+        first: &Chosen<'_>,
+        batch: &Batch<'a>,
+    ) -> Result<Vec<Placed<'a>>, ExecError> {
+        let spans = || batch.spans.iter().copied();
+        let sequences = || batch.caches.iter().copied().zip(spans());
+        let asked = sequences().map(|(cache, span)| (cache, span.position + span.tokens));
+        let asked: Vec<_> = asked.collect();
+        if asked.len() < batch.spans.len() {
+            return Err(first.target.unknown());
+        }
+        let runs = self.runs.place(&asked);
+        let runs = runs.ok_or_else(|| first.target.unknown())?;
+        let placed = sequences().zip(runs);
+        let placed = placed.map(|((cache, span), run)| Placed { cache, span, run });
+        Ok(placed.collect())
+    }
+
+    /// Sets the state of the rows of sequences.
+    fn set_state(
+        &mut self,
+        first: &Chosen<'_>,
+        batch: &Batch<'_>,
+        placed: &[Placed<'_>],
+    ) -> Result<(), ExecError> {
+        let mut rows = Vec::with_capacity(batch.tokens());
+        for (index, sequence) in placed.iter().enumerate() {
+            let run = self.runs.run(sequence.run);
+            let run = run.ok_or_else(|| first.target.unknown())?;
+            let position = sequence.span.position;
+            for token in 0..sequence.span.tokens {
+                let way = batch.tree(index).map(|follows| way(follows, token));
+                let steps = way.as_ref().map(Vec::len);
+                let depth = steps.map_or(token, |steps| steps.saturating_sub(1));
+                let way = way.unwrap_or_default().into_iter();
+                rows.push((
+                    RowState {
+                        position: number(position + depth),
+                        cache_row: number(position + token),
+                        first_cache_row: number(run.first),
+                        ..RowState::default()
+                    },
+                    way.map(|token| number(position + token))
+                        .collect::<Vec<_>>(),
+                ));
+            }
+        }
+        let states = rows.iter().map(|(state, way)| RowState { way, ..*state });
+        let states: Vec<_> = states.collect();
+        self.state.set(&states).map_err(failed(&first.form.name))
+    }
+
+    /// Brings the activations that launches read before any of them writes these.
+    fn bring_rows(&self, launches: &[Chosen<'_>], batch: &Batch<'_>) -> Result<(), ExecError> {
+        let mut there: Vec<Passed> = Vec::new();
+        for chosen in launches {
+            if chosen.launch.group == Group::Head {
+                if !chosen.gathers {
+                    self.bring_last(chosen, batch)?;
+                }
+                continue;
+            }
+            for rows in chosen.passed(false) {
+                if !there.contains(&rows) {
+                    let host = host_rows(batch.rows, rows);
+                    let mut bytes = vec![0; batch.tokens() * host.row_bytes()];
+                    host.read_rows(batch.first(), &mut bytes)?;
+                    write(chosen, self.passed(rows), 0, &bytes)?;
+                    there.push(rows);
+                }
+            }
+            there.extend(chosen.passed(true));
+        }
+        Ok(())
+    }
+
+    /// Brings the last row of each span to the head.
+    fn bring_last(&self, head: &Chosen<'_>, batch: &Batch<'_>) -> Result<(), ExecError> {
+        let hidden = &batch.rows.hidden[head.layer() % 2];
+        let row_bytes = hidden.row_bytes();
+        let mut bytes = vec![0; batch.spans.len() * row_bytes];
+        for (span, row) in batch.spans.iter().zip(bytes.chunks_exact_mut(row_bytes)) {
+            hidden.read_rows((span.row + span.tokens).saturating_sub(1), row)?;
+        }
+        write(head, &self.last, 0, &bytes)
+    }
+
+    /// Brings the keys and values that attention reads, but for those that the device has or computes before.
+    fn bring_caches(
+        &mut self,
+        launches: &[Chosen<'_>],
+        placed: &[Placed<'_>],
+    ) -> Result<(), ExecError> {
+        let mut computed = Vec::new();
+        for chosen in launches {
+            let layer = chosen.layer();
+            match chosen.launch.group {
+                Group::Qkv => computed.push(layer),
+                Group::Mha => {
+                    let is_computed = computed.contains(&layer);
+                    for sequence in placed {
+                        let Span {
+                            position, tokens, ..
+                        } = sequence.span;
+                        let end = position + if is_computed { 0 } else { tokens };
+                        self.bring_cache(chosen, sequence, end)?;
+                    }
+                }
+                Group::Ffn | Group::Head => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the rows of a layer before `end`.
+    fn bring_cache(
+        &mut self,
+        chosen: &Chosen<'_>,
+        sequence: &Placed<'_>,
+        end: usize,
+    ) -> Result<(), ExecError> {
+        let unknown = || chosen.target.unknown();
+        let layer = chosen.layer();
+        let run = self.runs.run(sequence.run).ok_or_else(unknown)?;
+        let (from, first) = (run.same(layer), run.first);
+        if from >= end {
+            return Ok(());
+        }
+        run.note_same(layer, end);
+        let cache = sequence.cache;
+        let row_bytes = cache.row_bytes();
+        let mut bytes = vec![0; (end - from) * row_bytes];
+        let regions = self.caches.get(layer).ok_or_else(unknown)?;
+        for (half, region) in HALVES.into_iter().zip(regions) {
+            cache.read_rows(layer, half, from, &mut bytes)?;
+            write(chosen, region, (first + from) * row_bytes, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Takes back the activations and logits that launches wrote.
+    fn take_rows(&self, launches: &[Chosen<'_>], order: &Order<'_>) -> Result<(), ExecError> {
+        let batch = order.batch;
+        for rows in Passed::ALL {
+            let mut writers = launches.iter();
+            let writer = writers.find(|chosen| chosen.passed(true).any(|other| other == rows));
+            if let Some(writer) = writer {
+                let host = host_rows(batch.rows, rows);
+                let mut bytes = vec![0; batch.tokens() * host.row_bytes()];
+                read(writer, self.passed(rows), 0, &mut bytes)?;
+                host.write_row(batch.first(), &bytes)?;
+            }
+        }
+        let mut heads = launches.iter();
+        if let Some(head) = heads.find(|chosen| chosen.launch.group == Group::Head) {
+            let logits = &order.scratch.logits;
+            let mut bytes = vec![0; head.rows * logits.row_bytes()];
+            read(head, &self.logits, 0, &mut bytes)?;
+            logits.write_row(0, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Takes back the keys and values that launches wrote.
+    fn take_caches(
+        &mut self,
+        launches: &[Chosen<'_>],
+        placed: &[Placed<'_>],
+    ) -> Result<(), ExecError> {
+        let of_group = launches.iter();
+        for chosen in of_group.filter(|chosen| chosen.launch.group == Group::Qkv) {
+            let unknown = || chosen.target.unknown();
+            let layer = chosen.layer();
+            for sequence in placed {
+                let Span {
+                    position, tokens, ..
+                } = sequence.span;
+                let run = self.runs.run(sequence.run).ok_or_else(unknown)?;
+                let row_bytes = sequence.cache.row_bytes();
+                let mut bytes = vec![0; tokens * row_bytes];
+                let regions = self.caches.get(layer).ok_or_else(unknown)?;
+                for (half, region) in HALVES.into_iter().zip(regions) {
+                    read(
+                        chosen,
+                        region,
+                        (run.first + position) * row_bytes,
+                        &mut bytes,
+                    )?;
+                    sequence.cache.write_row(layer, half, position, &bytes)?;
+                }
+                if run.same(layer) >= position {
+                    run.note_same(layer, position + tokens);
+                }
+            }
+        }
+        for sequence in placed {
+            if let Some(run) = self.runs.run(sequence.run) {
+                run.note_stamp(sequence.cache);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A count as the device has it. One that it has no number for fits no memory either.
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The host's rows of activations.
+fn host_rows(rows: &ActivationRows, passed: Passed) -> &RowBuffer {
+    match passed {
+        Passed::Hidden(half) => &rows.hidden[half % 2],
+        Passed::Query => &rows.query,
+        Passed::Attended => &rows.attended,
+    }
+}
+
+fn write(
+    chosen: &Chosen<'_>,
+    region: &GpuRegion,
+    first: usize,
+    bytes: &[u8],
+) -> Result<(), ExecError> {
+    let written = region.write(first as u64, bytes);
+    written.map_err(failed(&chosen.form.name))
+}
+
+fn read(
+    chosen: &Chosen<'_>,
+    region: &GpuRegion,
+    first: usize,
+    bytes: &mut [u8],
+) -> Result<(), ExecError> {
+    let read = region.read(first as u64, bytes);
+    read.map_err(failed(&chosen.form.name))
+}
+
+/// The tokens of a tree that lead to one, which is the last of them.
+fn way(follows: &[u16], token: usize) -> Vec<usize> {
+    let mut way = vec![token];
+    let mut at = token;
+    while let Some(before) = at.checked_sub(1).and_then(|link| follows.get(link)) {
+        let before = usize::from(*before);
+        if before >= at {
+            break;
+        }
+        way.push(before);
+        at = before;
+    }
+    way.reverse();
+    way
+}
+
+#[cfg(test)]
+mod tests {
+    use super::way;
+
+    #[test]
+    fn ways_lead_from_the_root() {
+        // 0 - 1 - 2, 1 - 3, 0 - 4.
+        let follows = [0, 1, 1, 0];
+        let ways: Vec<_> = (0..5).map(|token| way(&follows, token)).collect();
+        let expected: [&[usize]; 5] = [&[0], &[0, 1], &[0, 1, 2], &[0, 1, 3], &[0, 4]];
+        assert_eq!(ways, expected);
+        // A link that leads nowhere ends a way.
+        assert_eq!(way(&[7], 1), [1]);
+    }
+}

@@ -1,0 +1,168 @@
+//! Back ends: what can prepare and run kernels. Each has a folder of its own and knows nothing of the others.
+//!
+//! A [`Backend`] belongs to a loader: it says which rungs of the ladder it runs, and prepares forms of them, on any
+//! thread. It gives each executor a [`Session`], which carries out orders: launches whose forms are all its own. The
+//! executor finds the back end of each launch by the form that admits it, so neither road is an exception to the other.
+//!
+//! To add one: a folder here, and a line in [`all`].
+
+mod gpu;
+mod openvino;
+mod programs;
+mod runner;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use heg_artifacts::Bundle;
+use heg_files::OwnFolder;
+use heg_openvino::{Core, Memory};
+use heg_sched::{Class, Launch, Switching};
+use heg_spec::Soc;
+use heg_spec::policy::Pairing;
+use heg_spec::soc::Device;
+
+use crate::batch::{Batch, Coming, GoesOn};
+use crate::error::ExecError;
+use crate::form::Form;
+use crate::ladder::{DeviceFacts, Rung};
+use crate::mem::Scratch;
+use crate::parts::Parts;
+use crate::place::Place;
+use crate::table::FormTable;
+pub(crate) use runner::{AloneCall, BoundPort, Runner};
+
+pub use programs::{HandOvers, PairLanes, PairedRoles, Partition, WorkItem};
+
+/// Prepares and runs kernels of one kind.
+pub(crate) trait Backend: Send + Sync {
+    /// Adds what it knows of the device that plays a role.
+    fn report(&self, device: &Device, facts: &mut DeviceFacts);
+
+    /// What runs kernels on a device, as a user reads it; none where it runs nothing there.
+    fn describe(&self, facts: &DeviceFacts) -> Option<String>;
+
+    /// Its version, where results and names of cached files depend on it.
+    fn version(&self) -> Option<&str> {
+        None
+    }
+
+    /// Whether it runs a rung.
+    fn runs(&self, rung: Rung) -> bool;
+
+    /// Makes a form ready, with buffers of no call bound yet.
+    fn prepare(
+        &self,
+        parts: &Parts<'_>,
+        rung: Rung,
+        origin: Origin,
+    ) -> Result<Box<dyn Runner>, ExecError>;
+
+    /// Whether kernels may hang on a device: they are then cancelled, and the lane is lost if that does not end them.
+    fn may_hang(&self, _: &DeviceFacts) -> bool {
+        false
+    }
+
+    /// Whether its forms run batches whose tokens are a tree.
+    fn takes_trees(&self) -> bool;
+
+    /// Its part of an executor.
+    fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError>;
+
+    /// Keeps what it compiles in a folder, for the next start.
+    fn keep_in(&mut self, _: &OwnFolder, _: &[DeviceFacts]) {}
+
+    /// Takes sections from memory that is laid out like the bundle's file.
+    fn read_from(&mut self, _: &Arc<dyn Memory>) {}
+
+    /// Has the roles of NPU and iGPU run kernels together; false where it cannot.
+    fn pair_up(&mut self, _: Pairing, _: PairLanes) -> Result<bool, ExecError> {
+        Ok(false)
+    }
+
+    /// The roles that run kernels together, if any do.
+    fn pair(&self) -> Option<&Arc<PairedRoles>> {
+        None
+    }
+}
+
+/// Where a form is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The mapped bundle, whose sections are hashed once.
+    Mapped,
+    /// Sections that are hashed again.
+    HashedAgain,
+}
+
+/// The sizes of an executor's memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionRoom {
+    /// Most rows of a call, including padding.
+    pub(crate) rows: usize,
+    pub(crate) switching: Switching,
+}
+
+/// A back end's part of an executor: its state between launches.
+pub(crate) trait Session: Send {
+    /// Runs the launches of an order one after the other, and returns the number of those that ran: it asks before each
+    /// but the first whether to go on, and cancels the running kernel, where it can, once the flag is set.
+    fn carry_out(&mut self, order: Order<'_>) -> Result<usize, ExecError>;
+
+    /// Takes notice that all kernels are ready. `tailor` makes further forms of them, on any thread.
+    fn begin(&mut self, _: &Tailor, _: &mut FormTable) {}
+
+    /// Announces what the launches that follow are for.
+    fn expect(&mut self, _: Coming) {}
+
+    /// Uses a time without launches. Says whether there is more to do.
+    fn rest(&mut self, _: &mut FormTable) -> bool {
+        false
+    }
+
+    /// Asks before every load of a graph whether it may succeed.
+    #[cfg(feature = "faults")]
+    fn permit_loads(&mut self, _: &LoadPermit) {}
+
+    /// Switches every block of layers each time before it computes.
+    #[cfg(feature = "faults")]
+    fn switch_always(&mut self) {}
+}
+
+/// Launches that one back end carries out, over the same rows.
+pub(crate) struct Order<'a> {
+    pub(crate) launches: &'a [Launch],
+    pub(crate) batch: &'a Batch<'a>,
+    pub(crate) forms: &'a mut FormTable,
+    pub(crate) scratch: &'a Scratch,
+    /// Class of the work, for devices with priorities; none if unknown.
+    pub(crate) class: Option<Class>,
+    /// Flag that cancels the running kernel.
+    pub(crate) cancel: Option<&'a AtomicBool>,
+    pub(crate) goes_on: &'a GoesOn<'a>,
+}
+
+/// Makes the form of a place on a rung, for calls of just so many rows if there is a number, and has it compute its known
+/// answer.
+pub(crate) type Tailor =
+    Arc<dyn Fn(Place, Rung, Option<u32>) -> Result<Form, ExecError> + Send + Sync>;
+
+/// Whether the next load may succeed.
+pub type LoadPermit = Arc<dyn Fn() -> Result<(), ExecError> + Send + Sync>;
+
+/// The back ends of a machine.
+///
+/// # Errors
+///
+/// [`ExecError::OpenVino`] where OpenVINO's libraries are needed and missing.
+pub(crate) fn all(
+    bundle: &Arc<Bundle>,
+    soc: &Soc,
+    core: Option<Core>,
+) -> Result<Vec<Box<dyn Backend>>, ExecError> {
+    Ok(vec![
+        Box::new(gpu::GpuPrograms::open(soc)),
+        Box::new(programs::CpuPrograms::new(soc)),
+        Box::new(openvino::OpenVino::open(bundle, soc, core)?),
+    ])
+}

@@ -1,0 +1,325 @@
+//! Runs launches on OpenVINO: finds the form that fits, binds its tensors, and runs it.
+//!
+//! Rows are copied in two cases only, and only a few: keys and values of a batch of several sequences, which belong to
+//! different caches, and rotary rows that are not contiguous in their table. A single token is treated like such a
+//! batch, because copying a row takes less time than binding a tensor at another address.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use heg_artifacts::Bundle;
+use heg_artifacts::manifest::{Kernel, Role};
+use heg_openvino::{InferRequest, Progress, Tensor};
+use heg_spec::Group;
+
+use super::form::PluginForm;
+use super::rotary::RotaryRows;
+use crate::batch::Batch;
+use crate::error::{ExecError, openvino};
+use crate::mem::{ActivationRows, Half, KvCache, RowBuffer, Scratch};
+use crate::padding::CONTEXT_STEP;
+use crate::table::{FormTable, Target};
+use heg_sched::{Class, Launch, Span};
+
+/// An order that is being carried out.
+pub(super) struct Running<'a> {
+    pub(super) bundle: &'a Bundle,
+    pub(super) rotary: &'a RotaryRows,
+    /// A row that is being copied.
+    pub(super) row: &'a mut Vec<u8>,
+    /// Most rows of a call, including padding.
+    pub(super) rows: usize,
+    pub(super) forms: &'a mut FormTable,
+    pub(super) scratch: &'a Scratch,
+    pub(super) class: Option<Class>,
+    pub(super) cancel: Option<&'a AtomicBool>,
+}
+
+impl Running<'_> {
+    /// Runs one launch.
+    pub(super) fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), ExecError> {
+        let target = self.forms.target(launch)?;
+        match (launch.group, launch.layer) {
+            (Group::Qkv, Some(layer)) => self.qkv_in_calls(target, layer as usize, batch),
+            (Group::Mha, Some(layer)) => self.mha(target, layer as usize, batch),
+            (Group::Ffn, Some(layer)) => self.ffn(target, layer as usize, batch),
+            (Group::Head, None) => self.head(target, batch),
+            (group, layer) => Err(ExecError::Launch { group, layer }),
+        }
+    }
+
+    /// `qkv` in as many calls as its form takes rows: those of prompts are many where a block has its short graph.
+    fn qkv_in_calls(
+        &mut self,
+        target: Target,
+        layer: usize,
+        batch: &Batch<'_>,
+    ) -> Result<(), ExecError> {
+        let most = self.forms.prepared(target)?.tokens_max();
+        if batch.tokens() <= most {
+            return self.qkv(target, layer, batch);
+        }
+        for calls in batch.cut(most) {
+            let caches: Vec<&KvCache> = calls
+                .iter()
+                .filter_map(|(sequence, _)| batch.caches.get(*sequence).copied())
+                .collect();
+            let spans: Vec<Span> = calls.iter().map(|(_, span)| *span).collect();
+            let some = Batch {
+                rows: batch.rows,
+                caches: &caches,
+                spans: &spans,
+                trees: &[],
+            };
+            self.qkv(target, layer, &some)?;
+        }
+        Ok(())
+    }
+
+    /// Norm, projections, RoPE. Keys and values of one sequence's chunk go straight into its cache.
+    fn qkv(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), ExecError> {
+        let (first, tokens) = (batch.first(), batch.tokens());
+        let rows = self.form_rows(target, tokens)?;
+        let rotary = target
+            .rope(self.bundle.manifest())
+            .map(|table| self.rotary.rows(table, batch.spans, rows))
+            .transpose()?;
+        let hidden = batch.rows.hidden[layer % 2].view(first, rows)?;
+        let query = batch.rows.query.view(first, rows)?;
+        let (keys, values) = match (batch.caches, batch.spans) {
+            ([cache], [span]) if span.tokens > 1 => (
+                cache.rows(layer, Half::Keys, span.position, rows)?,
+                cache.rows(layer, Half::Values, span.position, rows)?,
+            ),
+            _ => (
+                self.scratch.keys.view(0, rows)?,
+                self.scratch.values.view(0, rows)?,
+            ),
+        };
+        let mut inputs = vec![(Role::Hidden, hidden)];
+        inputs.extend(
+            rotary
+                .into_iter()
+                .flat_map(|(cos, sin)| [(Role::Cos, cos), (Role::Sin, sin)]),
+        );
+        self.run(target, (tokens, 0), inputs, vec![query, keys, values])?;
+        if batch.spans.len() > 1 || tokens == 1 {
+            self.scatter(layer, batch)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the keys and values of a batch to the caches they belong to.
+    fn scatter(&mut self, layer: usize, batch: &Batch<'_>) -> Result<(), ExecError> {
+        let first = batch.first();
+        let mut row = std::mem::take(self.row);
+        row.resize(self.scratch.keys.row_bytes(), 0);
+        for (cache, span) in batch.caches.iter().zip(batch.spans) {
+            for token in 0..span.tokens {
+                for (half, from) in [
+                    (Half::Keys, &self.scratch.keys),
+                    (Half::Values, &self.scratch.values),
+                ] {
+                    from.read_row(span.row - first + token, &mut row)?;
+                    cache.write_row(layer, half, span.position + token, &row)?;
+                }
+            }
+        }
+        *self.row = row;
+        Ok(())
+    }
+
+    /// Attention of each sequence over its own cache; one sequence after the other.
+    fn mha(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), ExecError> {
+        if batch.caches.len() < batch.spans.len() {
+            return Err(target.unknown());
+        }
+        let calls: Vec<Attention<'_>> = batch
+            .caches
+            .iter()
+            .zip(batch.spans)
+            .map(|(cache, span)| Attention {
+                rows: batch.rows,
+                cache,
+                layer,
+                span: *span,
+            })
+            .collect();
+        calls.iter().try_for_each(|call| self.attend(target, call))
+    }
+
+    /// Attention of one sequence.
+    fn attend(&mut self, target: Target, call: &Attention<'_>) -> Result<(), ExecError> {
+        let (tokens, visible) = (call.span.tokens, call.visible());
+        let form = self.forms.form(target, tokens, visible)?;
+        let (rows, context) = (form.rows(tokens), form.context(call.context()));
+        let inputs = call.inputs(rows, context, &self.scratch.position)?;
+        // Rows behind the span's own are those of spans that follow: they are written after.
+        let attended = call.rows.attended.view(call.span.row, rows)?;
+        self.run(target, (tokens, visible), inputs, vec![attended])
+    }
+
+    /// Output projection and MLP: the rest of the layer. The residual stream moves to its other buffer.
+    fn ffn(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), ExecError> {
+        let [from, to] = [layer % 2, (layer + 1) % 2].map(|half| &batch.rows.hidden[half]);
+        let end = batch.first() + batch.tokens();
+        let step = self.forms.prepared(target)?.tokens_max();
+        for first in (batch.first()..end).step_by(step) {
+            let tokens = step.min(end - first);
+            let rows = self.form_rows(target, tokens)?;
+            let inputs = vec![
+                (Role::Attended, batch.rows.attended.view(first, rows)?),
+                (Role::Hidden, from.view(first, rows)?),
+            ];
+            let output = to.view(first, rows)?;
+            self.run(target, (tokens, 0), inputs, vec![output])?;
+        }
+        Ok(())
+    }
+
+    /// Logits of the last row of each span.
+    fn head(&mut self, target: Target, batch: &Batch<'_>) -> Result<(), ExecError> {
+        let rows = self.form_rows(target, batch.spans.len())?;
+        let layers = self.bundle.manifest().layers.len();
+        let hidden = &batch.rows.hidden[layers % 2];
+        let mut row = std::mem::take(self.row);
+        row.resize(hidden.row_bytes(), 0);
+        for (index, span) in batch.spans.iter().enumerate() {
+            hidden.read_row(span.row + span.tokens - 1, &mut row)?;
+            self.scratch.last.write_row(index, &row)?;
+        }
+        *self.row = row;
+        let last = self.scratch.last.view(0, rows)?;
+        let logits = self.scratch.logits.view(0, rows)?;
+        self.run(
+            target,
+            (batch.spans.len(), 0),
+            vec![(Role::Hidden, last)],
+            vec![logits],
+        )
+    }
+
+    /// Rows that the form for `tokens` tokens computes: those, or a static form's chunk.
+    fn form_rows(&mut self, target: Target, tokens: usize) -> Result<usize, ExecError> {
+        let available = self.rows;
+        let form = self.forms.form(target, tokens, 0)?;
+        let rows = form.rows(tokens);
+        if rows <= available {
+            Ok(rows)
+        } else {
+            Err(ExecError::Batch {
+                asked: rows,
+                rows: available,
+            })
+        }
+    }
+
+    /// Binds tensors by role and runs the form that fits.
+    fn run(
+        &mut self,
+        target: Target,
+        (tokens, context): (usize, usize),
+        inputs: Vec<(Role, Tensor)>,
+        outputs: Vec<Tensor>,
+    ) -> Result<(), ExecError> {
+        let kernel = target.kernel(self.bundle.manifest())?;
+        let form = self.forms.form(target, tokens, context)?;
+        let form = PluginForm::of_mut(&mut *form.runner).ok_or(target.unknown())?;
+        if let Some(class) = self.class {
+            form.band.select(class, form.request.model());
+        }
+        bind(&mut form.request, target, kernel, inputs, outputs)?;
+        match self.cancel {
+            Some(cancel) => {
+                let started = form.request.start();
+                started.and_then(|()| finish(&mut form.request, Some(cancel)))
+            }
+            None => form.request.infer(),
+        }
+        .map_err(running(kernel))
+    }
+}
+
+/// Attention of one sequence's new tokens in one layer.
+struct Attention<'a> {
+    rows: &'a ActivationRows,
+    cache: &'a KvCache,
+    layer: usize,
+    span: Span,
+}
+
+impl Attention<'_> {
+    /// Rows of the cache that its last token sees.
+    fn visible(&self) -> usize {
+        self.span.position + self.span.tokens
+    }
+
+    /// Rows of the cache that a dynamic form is given: more than are visible, which the kernel masks, so that its
+    /// shape changes only every [`CONTEXT_STEP`] tokens.
+    fn context(&self) -> usize {
+        self.visible().next_multiple_of(CONTEXT_STEP)
+    }
+
+    /// Inputs of a form that takes `rows` queries and `context` rows of the cache.
+    fn inputs(
+        &self,
+        rows: usize,
+        context: usize,
+        position: &RowBuffer,
+    ) -> Result<Vec<(Role, Tensor)>, ExecError> {
+        position.write_row(0, &(self.span.position as i64).to_le_bytes())?;
+        let half = |half| self.cache.rows(self.layer, half, 0, context);
+        Ok(vec![
+            (Role::Query, self.rows.query.view(self.span.row, rows)?),
+            (Role::Key, half(Half::Keys)?),
+            (Role::Value, half(Half::Values)?),
+            (Role::Position, position.vector(1)?),
+        ])
+    }
+}
+
+/// Binds tensors to the ports of a place's kernel: inputs by role, outputs in order.
+fn bind(
+    request: &mut InferRequest,
+    target: Target,
+    kernel: &Kernel,
+    mut inputs: Vec<(Role, Tensor)>,
+    outputs: Vec<Tensor>,
+) -> Result<(), ExecError> {
+    for (index, port) in kernel.inputs.iter().enumerate() {
+        let given = inputs.iter().position(|(role, _)| *role == port.role);
+        let Some(given) = given else {
+            return Err(target.unknown());
+        };
+        let (_, tensor) = inputs.swap_remove(given);
+        let bound = request.bind_input(index, tensor);
+        bound.map_err(running(kernel))?;
+    }
+    for (index, tensor) in outputs.into_iter().enumerate() {
+        let bound = request.bind_output(index, tensor);
+        bound.map_err(running(kernel))?;
+    }
+    Ok(())
+}
+
+/// An error of OpenVINO while a kernel was to run.
+fn running(kernel: &Kernel) -> impl Fn(heg_openvino::Error) -> ExecError {
+    let name = &kernel.name;
+    move |error| openvino(format!("run kernel `{name}`"))(error)
+}
+
+/// Waits for a request that was started; cancels it once `cancel` is set.
+fn finish(
+    request: &mut InferRequest,
+    cancel: Option<&AtomicBool>,
+) -> Result<(), heg_openvino::Error> {
+    while request.wait(cancel.map(|_| PATIENCE))? == Progress::Pending {
+        if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+            request.cancel()?;
+        }
+    }
+    Ok(())
+}
+
+/// Interval at which the cancel flag is read while a kernel runs.
+const PATIENCE: Duration = Duration::from_millis(100);

@@ -1,0 +1,256 @@
+//! OpenVINO: imports blobs and compiles IRs, for any device that it has a plugin for.
+//!
+//! Forms that hold weights are made once per place; input-bound ones once per rung, with a request per place whose
+//! weights are bound once.
+
+mod band;
+mod compile;
+mod compiled;
+mod devices;
+mod form;
+mod ir;
+mod launch;
+mod rotary;
+mod sections;
+mod switching;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use heg_artifacts::Bundle;
+use heg_artifacts::manifest::{Kernel, Manifest};
+use heg_files::OwnFolder;
+use heg_openvino::{Core, Memory};
+use heg_spec::soc::Device;
+use heg_spec::{Group, Soc};
+
+use super::runner::Runner;
+use super::{Backend, Order, Origin, Session, SessionRoom, Tailor};
+use crate::batch::Coming;
+use crate::error::{ExecError, openvino};
+use crate::ladder::{DeviceFacts, Rung, Source, holds_weights};
+use crate::mem::BundleMemory;
+use crate::parts::Parts;
+use crate::table::FormTable;
+use compiled::{CompiledCache, is_cpu};
+use form::Compiled;
+use launch::Running;
+use rotary::RotaryRows;
+use sections::Sections;
+use switching::GraphSwitch;
+
+/// OpenVINO, with the bundle that its kernels are made from.
+pub(super) struct OpenVino {
+    /// Loaded at once, or when a kernel first needs it.
+    core: OnceLock<Core>,
+    /// Version if it was loaded at once.
+    first_version: Option<String>,
+    bundle: Arc<Bundle>,
+    sections: Sections,
+    cache: Option<OwnFolder>,
+    compiled: Option<CompiledCache>,
+    /// Compiled forms without weights, which serve all layers, by kernel and rung; or why they could not be made.
+    shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
+}
+
+/// OpenVINO's part of an executor.
+struct OpenVinoSession {
+    bundle: Arc<Bundle>,
+    rotary: RotaryRows,
+    row: Vec<u8>,
+    rows: usize,
+    switching: GraphSwitch,
+}
+
+impl OpenVino {
+    /// OpenVINO where a device needs it: `core`, or the libraries that are loaded now. Otherwise it is loaded when a
+    /// kernel first needs it.
+    pub(super) fn open(
+        bundle: &Arc<Bundle>,
+        soc: &Soc,
+        core: Option<Core>,
+    ) -> Result<Self, ExecError> {
+        let core = match (core, need_of_plugin(bundle.manifest(), soc)) {
+            (Some(core), _) => OnceLock::from(core),
+            (None, Some(need)) => OnceLock::from(load_core(&need)?),
+            (None, None) => OnceLock::new(),
+        };
+        let memory: Arc<dyn Memory> = Arc::new(BundleMemory(Arc::clone(bundle)));
+        Ok(Self {
+            first_version: core.get().map(|core| core.version().to_owned()),
+            core,
+            sections: Sections::mapped(Arc::clone(bundle), memory),
+            bundle: Arc::clone(bundle),
+            cache: None,
+            compiled: None,
+            shared: Mutex::default(),
+        })
+    }
+
+    /// OpenVINO, loaded now if it was not.
+    fn core(&self) -> Result<&Core, ExecError> {
+        if let Some(core) = self.core.get() {
+            return Ok(core);
+        }
+        let core = load_core("which runs what CPU programs cannot")?;
+        Ok(self.core.get_or_init(|| core))
+    }
+}
+
+impl Backend for OpenVino {
+    fn report(&self, device: &Device, facts: &mut DeviceFacts) {
+        if let Some(core) = self.core.get() {
+            devices::read(core, device, facts);
+        }
+    }
+
+    fn describe(&self, facts: &DeviceFacts) -> Option<String> {
+        let name = if facts.full_name.is_empty() {
+            &facts.name
+        } else {
+            &facts.full_name
+        };
+        let version = self.version().unwrap_or_default();
+        Some(format!("{name}, OpenVINO {version}"))
+    }
+
+    /// None where it was not needed when the bundle was opened. Fixed from then on, because names of cached files
+    /// contain it.
+    fn version(&self) -> Option<&str> {
+        self.first_version.as_deref()
+    }
+
+    fn runs(&self, rung: Rung) -> bool {
+        matches!(rung.source, Source::Ir | Source::Blob(_))
+    }
+
+    fn may_hang(&self, facts: &DeviceFacts) -> bool {
+        !is_cpu(&facts.name)
+    }
+
+    fn prepare(
+        &self,
+        parts: &Parts<'_>,
+        rung: Rung,
+        origin: Origin,
+    ) -> Result<Box<dyn Runner>, ExecError> {
+        if origin == Origin::HashedAgain {
+            let mut ids = parts.weights.clone();
+            ids.push(self.bundle.manifest().literals);
+            if let Source::Blob(at) = rung.source {
+                ids.extend(parts.variant.blobs.get(at).map(|blob| blob.section));
+            }
+            let sections = Sections::copied(&self.bundle, &ids)?;
+            let compiled = self.compiled(parts, rung, &sections)?;
+            return Ok(Box::new(self.request(parts, &compiled, &sections)?));
+        }
+        let is_tailored = parts.shape != parts.variant.shape;
+        let compiled = if is_tailored || holds_weights(parts.kernel, parts.variant) {
+            self.compiled(parts, rung, &self.sections)?
+        } else {
+            self.compiled_once(parts, rung)?
+        };
+        Ok(Box::new(self.request(parts, &compiled, &self.sections)?))
+    }
+
+    fn takes_trees(&self) -> bool {
+        false
+    }
+
+    fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
+        Ok(Box::new(OpenVinoSession {
+            rotary: RotaryRows::new(&self.bundle, room.rows)?,
+            bundle: Arc::clone(&self.bundle),
+            row: Vec::new(),
+            rows: room.rows,
+            switching: GraphSwitch::new(room.switching),
+        }))
+    }
+
+    fn keep_in(&mut self, cache: &OwnFolder, devices: &[DeviceFacts]) {
+        let has_only_cpu = devices.iter().all(|device| is_cpu(&device.name));
+        if !has_only_cpu && let Some(core) = self.core.get() {
+            self.compiled = CompiledCache::open(cache, core, devices);
+        }
+        self.cache = Some(cache.clone());
+    }
+
+    fn read_from(&mut self, memory: &Arc<dyn Memory>) {
+        self.sections = Sections::mapped(Arc::clone(&self.bundle), Arc::clone(memory));
+    }
+}
+
+impl Session for OpenVinoSession {
+    fn carry_out(&mut self, order: Order<'_>) -> Result<usize, ExecError> {
+        let mut done = 0;
+        for launch in order.launches {
+            if done > 0 && !(order.goes_on)(*launch) {
+                break;
+            }
+            if matches!(launch.group, Group::Qkv | Group::Ffn) {
+                let tokens = order.batch.tokens();
+                let (forms, cancel) = (&mut *order.forms, order.cancel);
+                self.switching
+                    .switch_before(*launch, tokens, forms, cancel)?;
+            }
+            let mut running = Running {
+                bundle: &self.bundle,
+                rotary: &self.rotary,
+                row: &mut self.row,
+                rows: self.rows,
+                forms: &mut *order.forms,
+                scratch: order.scratch,
+                class: order.class,
+                cancel: order.cancel,
+            };
+            running.launch(*launch, order.batch)?;
+            done += 1;
+        }
+        Ok(done)
+    }
+
+    fn begin(&mut self, tailor: &Tailor, forms: &mut FormTable) {
+        self.switching.begin(tailor, self.bundle.manifest(), forms);
+    }
+
+    fn expect(&mut self, coming: Coming) {
+        self.switching.expect(coming);
+    }
+
+    fn rest(&mut self, forms: &mut FormTable) -> bool {
+        self.switching.rest(forms)
+    }
+
+    #[cfg(feature = "faults")]
+    fn permit_loads(&mut self, permit: &super::LoadPermit) {
+        self.switching.permit_loads(permit);
+    }
+
+    #[cfg(feature = "faults")]
+    fn switch_always(&mut self) {
+        self.switching.switch_always();
+    }
+}
+
+/// The need for OpenVINO; none where programs serve every kernel of a model on every device of a SoC.
+fn need_of_plugin(manifest: &Manifest, soc: &Soc) -> Option<String> {
+    let mut devices = soc.devices.iter();
+    if let Some(device) = devices.find(|device| device.programs.is_none()) {
+        let class = device.class.name();
+        return Some(format!("which SoC `{}` needs for its {class}", soc.name));
+    }
+    let has_program = |kernel: &&Kernel| {
+        let mut variants = kernel.variants.iter();
+        variants.any(|variant| variant.program.is_some())
+    };
+    let mut kernels = manifest.kernels.iter();
+    let kernel = kernels.find(|kernel| !has_program(kernel))?;
+    let name = &kernel.name;
+    Some(format!(
+        "which kernel `{name}` needs: the bundle has no CPU program of it"
+    ))
+}
+
+fn load_core(need: &str) -> Result<Core, ExecError> {
+    Core::load().map_err(openvino(format!("load the libraries, {need}")))
+}

@@ -1,0 +1,115 @@
+//! The sections that forms are made from: in the mapped bundle, or in a copy that was hashed again.
+//!
+//! Every section is hashed before its first use. A copy serves a kernel that fails its known-answer test although its
+//! sections were intact once: it tells damaged memory from a device that computes something else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heg_artifacts::{Bundle, SectionId};
+use heg_openvino::{HostBuffer, Memory, Tensor, TensorType};
+
+use super::ir::Extent;
+use crate::error::{ExecError, openvino};
+
+/// Sections as memory.
+#[derive(Clone)]
+pub(super) struct Sections {
+    bundle: Arc<Bundle>,
+    memory: Arc<dyn Memory>,
+    /// Offsets of sections in `memory`, if they differ from those in the bundle.
+    copied: Option<BTreeMap<SectionId, u64>>,
+}
+
+impl Sections {
+    /// All sections, in memory laid out like the bundle's file.
+    pub(super) fn mapped(bundle: Arc<Bundle>, memory: Arc<dyn Memory>) -> Self {
+        Self {
+            bundle,
+            memory,
+            copied: None,
+        }
+    }
+
+    /// Copies some sections and hashes the copies.
+    pub(super) fn copied(bundle: &Arc<Bundle>, ids: &[SectionId]) -> Result<Self, ExecError> {
+        let mut places = BTreeMap::new();
+        let mut end: u64 = 0;
+        for id in ids {
+            let range = bundle.section_range(*id).map_err(ExecError::Section)?;
+            if !places.contains_key(id) {
+                places.insert(*id, end);
+                end = (end + (range.end - range.start)).next_multiple_of(PAGE_BYTES);
+            }
+        }
+        let buffer = HostBuffer::new(end as usize).map_err(openvino("copy of sections"))?;
+        for (id, start) in &places {
+            let bytes = bundle.section_copy(*id).map_err(|error| match error {
+                heg_artifacts::Error::Corrupt { .. } => ExecError::ChangedInMemory {
+                    part: bundle.label(*id),
+                },
+                error => ExecError::Section(error),
+            })?;
+            buffer
+                .write(*start as usize, &bytes)
+                .map_err(openvino("copy of sections"))?;
+        }
+        Ok(Self {
+            bundle: Arc::clone(bundle),
+            memory: Arc::new(buffer),
+            copied: Some(places),
+        })
+    }
+
+    /// Whether this is a copy.
+    pub(super) fn is_copy(&self) -> bool {
+        self.copied.is_some()
+    }
+
+    /// Offset of a section, after its hash was checked.
+    pub(super) fn offset(&self, id: SectionId) -> Result<u64, ExecError> {
+        if let Some(start) = self.copied.as_ref().and_then(|copied| copied.get(&id)) {
+            return Ok(*start);
+        }
+        self.bundle.section(id).map_err(ExecError::Section)?;
+        let range = self.bundle.section_range(id).map_err(ExecError::Section)?;
+        Ok(range.start)
+    }
+
+    /// Extent of a section, after its hash was checked.
+    pub(super) fn extent(&self, id: SectionId) -> Result<Extent, ExecError> {
+        let range = self.bundle.section_range(id).map_err(ExecError::Section)?;
+        Ok(Extent {
+            start: self.offset(id)?,
+            bytes: range.end - range.start,
+        })
+    }
+
+    /// A section as a tensor.
+    pub(super) fn tensor(
+        &self,
+        id: SectionId,
+        element: TensorType,
+        shape: &[usize],
+    ) -> Result<Tensor, ExecError> {
+        let start = self.offset(id)? as usize;
+        Tensor::new(Arc::clone(&self.memory), start, element, shape)
+            .map_err(openvino(format!("view of {}", self.bundle.label(id))))
+    }
+
+    /// A section as bytes.
+    pub(super) fn bytes(&self, id: SectionId) -> Result<Tensor, ExecError> {
+        let length = self.bundle.section_range(id).map_err(ExecError::Section)?;
+        let length = (length.end - length.start) as usize;
+        self.tensor(id, TensorType::U8, &[length])
+    }
+
+    /// All of the memory, for IRs whose constants are offsets into it.
+    pub(super) fn whole(&self) -> Result<Tensor, ExecError> {
+        let length = self.memory.len();
+        Tensor::new(Arc::clone(&self.memory), 0, TensorType::U8, &[length])
+            .map_err(openvino("view of the bundle"))
+    }
+}
+
+const PAGE_BYTES: u64 = 4096;

@@ -1,0 +1,183 @@
+//! The roles of NPU and iGPU together, where CPU programs play both: as one lane, of which each half has a share of every
+//! kernel, or as two, of which one takes the other's device too while that is idle (HeteroLLM §4).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use heg_cpu::{CpuDevice, Isa, PairWatch};
+use heg_spec::policy::Pairing;
+use heg_spec::soc::Programs;
+use heg_spec::{Cut, DeviceClass, Side};
+
+use super::partition::partition;
+use super::placement::placement;
+use super::role_device::RoleDevice;
+use heg_sched::Class;
+
+pub use heg_cpu::{HandOvers, Partition, WorkItem};
+
+/// Two roles that run kernels together.
+pub struct PairedRoles {
+    pairing: Pairing,
+    programs: [Programs; 2],
+    /// The state of both as one lane; `None` if each has its own.
+    one_lane: Option<OneLane>,
+    /// Looks at the pairs that were made, each with the role that is its first side.
+    watches: Mutex<Vec<(Side, PairWatch)>>,
+    /// Reactive orders that both ran.
+    orders: AtomicU64,
+}
+
+/// The lanes of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairLanes {
+    /// One, for everything.
+    One,
+    /// One for each role; reactive work of one takes the other's device while that is idle.
+    Two,
+}
+
+/// Both roles as one lane.
+struct OneLane {
+    shares: Arc<Shares>,
+    /// Made when the first kernel needs it.
+    device: Mutex<Option<Arc<RoleDevice>>>,
+}
+
+/// The partition of work between the roles.
+struct Shares {
+    partition: Mutex<Box<dyn Partition>>,
+    /// Whether background work runs, which never takes both devices.
+    is_background: AtomicBool,
+}
+
+/// The roles, first and second side.
+pub(super) const ROLES: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
+
+impl PairedRoles {
+    /// For roles that run such programs.
+    pub(super) fn new(pairing: Pairing, lanes: PairLanes, programs: [Programs; 2]) -> Self {
+        let one_lane = || OneLane {
+            shares: Arc::new(Shares {
+                partition: Mutex::new(partition(pairing.level)),
+                is_background: AtomicBool::new(false),
+            }),
+            device: Mutex::default(),
+        };
+        Self {
+            pairing,
+            one_lane: (lanes == PairLanes::One).then(one_lane),
+            programs,
+            watches: Mutex::default(),
+            orders: AtomicU64::new(0),
+        }
+    }
+
+    /// Announces the class of the launches that follow.
+    pub(super) fn begin(&self, class: Class) {
+        if let Some(OneLane { shares, .. }) = &self.one_lane {
+            let is_background = class == Class::Proactive;
+            shares.is_background.store(is_background, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether both are one lane.
+    pub(crate) fn is_one_lane(&self) -> bool {
+        self.one_lane.is_some()
+    }
+
+    /// Has a pair that is one lane share work in another way from the next launch on; false where it is two.
+    pub fn share_by(&self, partition: Box<dyn Partition>) -> bool {
+        let Some(OneLane { shares, .. }) = &self.one_lane else {
+            return false;
+        };
+        let own = shares.partition.lock();
+        *own.unwrap_or_else(PoisonError::into_inner) = partition;
+        true
+    }
+
+    /// How long the roles took to hand over to each other so far; none before the first launch.
+    pub fn hand_overs(&self) -> Option<HandOvers> {
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = watches.iter().map(|(_, watch)| watch.hand_overs());
+        each.reduce(|all, others| all.with(&others))
+    }
+
+    /// The role, by its place in the pair, that was lost in running kernels with the other, if one was: the other runs
+    /// what they would have shared.
+    pub fn lost_side(&self) -> Option<Side> {
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.iter().find_map(|(first, watch)| {
+            let lost = watch.lost_side()?;
+            Some(match first {
+                Side::First => lost,
+                Side::Second => lost.other(),
+            })
+        })
+    }
+
+    /// Reactive orders that both ran.
+    pub fn orders(&self) -> u64 {
+        self.orders.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_order(&self) {
+        self.orders.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The device that both roles are; none where each has a lane of its own.
+    pub(super) fn device(self: &Arc<Self>) -> Result<Option<Arc<RoleDevice>>, heg_cpu::Error> {
+        let Some(OneLane { shares, device }) = &self.one_lane else {
+            return Ok(None);
+        };
+        // What a panicking thread left is a whole value.
+        let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = &*device {
+            return Ok(Some(Arc::clone(device)));
+        }
+        let both = self.both(Side::First, Box::new(AsTold(Arc::clone(shares))))?;
+        let made = RoleDevice::new(both, Some(Arc::clone(self)));
+        Ok(Some(Arc::clone(device.insert(Arc::new(made)))))
+    }
+
+    /// Lets either role take the other's device too.
+    pub(super) fn lend(
+        self: &Arc<Self>,
+        devices: [&Arc<RoleDevice>; 2],
+    ) -> Result<(), heg_cpu::Error> {
+        let [first, second] = devices;
+        for (role, own, other) in [(Side::First, first, second), (Side::Second, second, first)] {
+            let both = self.both(role, partition(self.pairing.level))?;
+            own.may_borrow(other, both, self);
+        }
+        Ok(())
+    }
+
+    /// A device of both, of which a role is the first side.
+    fn both(&self, role: Side, partition: Box<dyn Partition>) -> Result<CpuDevice, heg_cpu::Error> {
+        let [mut first, mut second] = self.programs.each_ref();
+        if role == Side::Second {
+            std::mem::swap(&mut first, &mut second);
+        }
+        let sides = [placement(first)?, placement(second)?];
+        // Results are the same with any instructions, so both use those of the first.
+        let isa = first.isa.unwrap_or_else(Isa::best);
+        let made = CpuDevice::pair(isa, &sides, self.pairing.synchronisation, partition)?;
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.extend(made.watch().map(|watch| (role, watch)));
+        Ok(made)
+    }
+}
+
+/// Shares by what the roles are told meanwhile.
+struct AsTold(Arc<Shares>);
+
+impl Partition for AsTold {
+    fn cut(&self, work: WorkItem) -> Cut {
+        if self.0.is_background.load(Ordering::Relaxed) {
+            return Cut::Whole(Side::Second);
+        }
+        let partition = self.0.partition.lock();
+        partition.unwrap_or_else(PoisonError::into_inner).cut(work)
+    }
+}

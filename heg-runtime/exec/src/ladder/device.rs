@@ -1,0 +1,213 @@
+//! Facts that a device reports about itself, and checks that a blob fits it. Pure: back ends read the devices.
+//!
+//! The NPU plugin has a check of its own (`COMPATIBILITY_CHECK` with `RUNTIME_REQUIREMENTS` as an argument), which
+//! OpenVINO's C interface cannot pass on; it compares platform, tiles and stepping, as this module does. The ELF
+//! version that a driver reads is no property of any device; importing a blob shows whether it fits.
+
+use std::fmt;
+
+use heg_artifacts::manifest::Blob;
+use heg_spec::{DeviceClass, NpuPlatform};
+use serde::Serialize;
+
+/// A device of the SoC in its role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// The role that the device plays.
+    pub role: DeviceClass,
+    /// OpenVINO's name, e.g. `CPU`, `NPU`.
+    pub name: String,
+    /// The vendor's name, e.g. `Intel(R) AI Boost`.
+    pub full_name: String,
+    /// The version of its driver, if it has one.
+    pub driver: Option<String>,
+    /// Facts about an NPU; `None` for other devices.
+    pub npu: Option<NpuFacts>,
+    /// The runner of CPU programs in this role, e.g. `avx512-vnni, I8`; `None` if only OpenVINO's device plays it.
+    pub programs: Option<String>,
+    /// The GPU that runs those programs before the CPU does, or the reason why it cannot; `None` for a role without one.
+    pub gpu: Option<Result<GpuFacts, String>>,
+    /// The reason why the device cannot be used; `None` if it can.
+    pub missing: Option<String>,
+}
+
+/// Facts that an NPU reports about itself. A fact that is missing rules out no blob.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NpuFacts {
+    /// The platform.
+    pub platform: Option<NpuPlatform>,
+    /// Number of tiles.
+    pub tiles: Option<u32>,
+    /// The stepping.
+    pub stepping: Option<String>,
+    /// Version of the compiler in its driver, `major.minor`.
+    pub compiler: Option<String>,
+    /// Version of the ELF layout that its driver reads, `major.minor.patch`.
+    pub elf: Option<String>,
+}
+
+/// A GPU that runs CPU programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuFacts {
+    /// Name of the device.
+    pub name: String,
+    /// Identifiers of device and driver, and the driver's version: the same in every process.
+    pub identity: String,
+    /// Whether the device is emulated on the CPU: its kernels wait for cores, and do not hang.
+    pub is_software: bool,
+}
+
+/// The reason why a blob does not fit a device.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Misfit {
+    /// The device is no NPU.
+    NotAnNpu {
+        /// OpenVINO's name of the device.
+        device: String,
+    },
+    /// The device does not report its platform.
+    UnknownPlatform,
+    /// It was compiled for another platform.
+    Platform {
+        /// The value of the device.
+        device: u32,
+        /// The value of the blob.
+        blob: u32,
+    },
+    /// It was scheduled for more tiles than there are.
+    Tiles {
+        /// The value of the device.
+        device: u32,
+        /// The value of the blob.
+        blob: u32,
+    },
+    /// It is bound to another stepping.
+    Stepping {
+        /// The value of the device.
+        device: String,
+        /// The value of the blob.
+        blob: String,
+    },
+    /// Its compiler is of a later generation than the driver's.
+    Compiler {
+        /// The value of the device.
+        device: String,
+        /// The value of the blob.
+        blob: String,
+    },
+    /// Its ELF layout is one that the driver does not read.
+    Elf {
+        /// The value of the device.
+        device: String,
+        /// The value of the blob.
+        blob: String,
+    },
+}
+
+impl DeviceFacts {
+    /// The class of variants that it runs: the CPU's if the CPU plays the role with programs, else those of its role.
+    pub(crate) fn variants(&self) -> DeviceClass {
+        match self.programs {
+            Some(_) => DeviceClass::Cpu,
+            None => self.role,
+        }
+    }
+
+    /// Checks that a blob fits the device.
+    pub(crate) fn accepts(&self, blob: &Blob) -> Result<(), Misfit> {
+        let Some(npu) = &self.npu else {
+            let device = self.name.clone();
+            return Err(Misfit::NotAnNpu { device });
+        };
+        let platform = npu.platform.ok_or(Misfit::UnknownPlatform)?;
+        let needs = &blob.compatibility;
+        if blob.platform != platform {
+            return Err(Misfit::Platform {
+                device: platform.number(),
+                blob: blob.platform.number(),
+            });
+        }
+        if let (Some(device), Some(blob)) = (npu.tiles, needs.tiles)
+            && blob > device
+        {
+            return Err(Misfit::Tiles { device, blob });
+        }
+        if let (Some(device), Some(blob)) = (&npu.stepping, &needs.stepping)
+            && device != blob
+        {
+            let (device, blob) = (device.clone(), blob.clone());
+            return Err(Misfit::Stepping { device, blob });
+        }
+        let pair = |device: &String, blob: &String| (device.clone(), blob.clone());
+        if let Some(device) = &npu.compiler
+            && major(&needs.compiler) > major(device)
+        {
+            let (device, blob) = pair(device, &needs.compiler);
+            return Err(Misfit::Compiler { device, blob });
+        }
+        match &npu.elf {
+            Some(device) if !reads(device, &needs.elf) => {
+                let (device, blob) = pair(device, &needs.elf);
+                Err(Misfit::Elf { device, blob })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a reader of one version reads data of another: the same major version, and a minor one no later.
+fn reads(reader: &str, file: &str) -> bool {
+    let (reader, file) = (numbers(reader), numbers(file));
+    file.first() == reader.first() && file.get(1) <= reader.get(1)
+}
+
+fn major(version: &str) -> Option<u32> {
+    numbers(version).first().copied()
+}
+
+/// Returns the leading numbers of a version, up to the first part that is no number.
+fn numbers(version: &str) -> Vec<u32> {
+    let parts = version.split('.').map(str::parse);
+    parts.map_while(Result::ok).collect()
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAnNpu { device } => {
+                write!(
+                    f,
+                    "`{device}` plays the NPU's role: blobs are for NPU devices"
+                )
+            }
+            Self::UnknownPlatform => {
+                f.write_str("the device does not say which NPU platform it is")
+            }
+            Self::Platform { device, blob } => {
+                write!(f, "the blob is for NPU {blob}, the device is NPU {device}")
+            }
+            Self::Tiles { device, blob } => {
+                write!(f, "the blob needs {blob} tiles, the device has {device}")
+            }
+            Self::Stepping { device, blob } => {
+                write!(
+                    f,
+                    "the blob is for stepping {blob}, the device is stepping {device}"
+                )
+            }
+            Self::Compiler { device, blob } => {
+                write!(
+                    f,
+                    "the blob is of compiler {blob}, the driver's is {device}"
+                )
+            }
+            Self::Elf { device, blob } => {
+                write!(
+                    f,
+                    "the blob has ELF version {blob}, the driver reads {device}"
+                )
+            }
+        }
+    }
+}

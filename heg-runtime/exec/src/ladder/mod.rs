@@ -1,0 +1,438 @@
+//! The ladder: the rungs that a kernel runs on, given the devices and the rungs refused so far. Pure.
+//!
+//! For token-wise kernels the devices are NPU, iGPU, CPU, for attention iGPU, NPU, CPU, as far as the SoC has them
+//! (HeteroLLM §4). A device that the CPU plays with programs has the CPU's variants, whatever its role: as programs, on
+//! a GPU first if the role has one, and below them as IRs. On another device, each variant of its role is the bundle's
+//! blob that fits, else another that fits, else it is compiled from its IR. If the variants of a device do not admit
+//! every call, the next device follows. Every rung that is passed over is reported with its reason; a device that the
+//! SoC does not list has no rungs.
+//!
+//! Kernels pass tensors to each other, so all of them share one element type: that of the first device of the
+//! token-wise kernels. Beside accelerators with f16 ports the CPU therefore runs the iGPU's form rather than its own.
+
+mod descent;
+mod device;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::manifest::{
+    Binding, ElementType, Elements, Kernel, Manifest, ShapeClass, Variant,
+};
+use heg_spec::{DeviceClass, Group};
+use serde::{Deserialize, Serialize};
+
+pub use descent::{Descent, Reason, Step, summary};
+pub use device::{DeviceFacts, GpuFacts, Misfit, NpuFacts};
+
+/// A way to run a kernel: one of its variants on the device that plays a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rung {
+    /// The role in the SoC. The variant may be of another class, if a device runs one that was meant for another.
+    pub role: DeviceClass,
+    /// Index into [`Kernel::variants`].
+    pub variant: usize,
+    /// The part of the variant that the device is given.
+    pub source: Source,
+}
+
+/// The part of a variant that a device is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Source {
+    /// The CPU program, which our own kernels run.
+    Program,
+    /// The CPU program, which a GPU runs.
+    Gpu,
+    /// One of [`Variant::blobs`], compiled ahead of time.
+    Blob(usize),
+    /// The IR, which the device compiles.
+    Ir,
+}
+
+/// The largest call that a kernel will see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub(crate) tokens: usize,
+    pub(crate) context: usize,
+}
+
+/// The largest calls that a model will see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Calls {
+    /// Tokens of a chunk, or of a decode batch.
+    pub(crate) tokens: usize,
+    /// Sequences of a batch: the rows that reach the head.
+    pub(crate) rows: usize,
+    /// Visible tokens of a sequence.
+    pub(crate) context: usize,
+}
+
+impl Calls {
+    /// The largest call of a kernel.
+    pub(crate) fn of(self, group: Group) -> Need {
+        let tokens = match group {
+            Group::Qkv | Group::Mha | Group::Ffn => self.tokens,
+            Group::Head => self.rows,
+        };
+        Need {
+            tokens,
+            context: self.context,
+        }
+    }
+}
+
+/// Rungs that were tried and cannot be used, with the reasons.
+pub(crate) type Refused = BTreeMap<Rung, Reason>;
+
+/// The rungs of a kernel: the first that admits a call runs it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) rungs: Vec<Rung>,
+    pub(crate) descents: Vec<Descent>,
+    /// Whether every call has a rung.
+    pub(crate) complete: bool,
+    passed: Vec<(Step, Reason)>,
+}
+
+/// Devices and activations that all kernels of a model share.
+#[derive(Debug, Clone)]
+pub(crate) struct Ladder {
+    devices: Vec<DeviceFacts>,
+    elements: Elements,
+}
+
+impl Ladder {
+    /// Makes the ladder of a model on the devices of a SoC; of several with one role, the best comes first.
+    pub(crate) fn new(manifest: &Manifest, devices: Vec<DeviceFacts>) -> Self {
+        // Variants of the role's device, if it can be used and has all token-wise kernels.
+        let leading = |role: &DeviceClass| {
+            let mut usable = devices.iter().filter(|device| device.missing.is_none());
+            let class = usable.find(|device| device.role == *role)?.variants();
+            let mut kernels = manifest
+                .kernels
+                .iter()
+                .filter(|kernel| kernel.group != Group::Mha);
+            let has_all = kernels.all(|kernel| of_class(kernel, class).next().is_some());
+            has_all.then_some(class)
+        };
+        let elements = preference(Group::Ffn)
+            .iter()
+            .find_map(leading)
+            .and_then(|class| {
+                let (_, variant) = manifest
+                    .kernels
+                    .iter()
+                    .find_map(|kernel| of_class(kernel, class).next())?;
+                Some(variant.elements())
+            });
+        Self {
+            devices,
+            elements: elements.unwrap_or(Elements::new(ElementType::F32, None)),
+        }
+    }
+
+    /// Returns the part of the ladder on devices that play one of `roles`.
+    pub(crate) fn only(&self, roles: &[DeviceClass]) -> Self {
+        let mut part = self.clone();
+        part.devices.retain(|device| roles.contains(&device.role));
+        part
+    }
+
+    /// Element types that all kernels of the model share.
+    pub(crate) fn elements(&self) -> Elements {
+        self.elements
+    }
+
+    /// The devices, in the order of the SoC.
+    pub(crate) fn devices(&self) -> &[DeviceFacts] {
+        &self.devices
+    }
+
+    /// The device that plays a role.
+    pub(crate) fn device(&self, role: DeviceClass) -> Option<&DeviceFacts> {
+        self.devices.iter().find(|device| device.role == role)
+    }
+
+    /// Returns the largest calls that these devices can be given: as many tokens as the first usable device
+    /// of every token-wise kernel takes, and no more than there is attention for.
+    pub(crate) fn largest_calls(&self, manifest: &Manifest) -> Calls {
+        let mut most = Calls {
+            tokens: usize::MAX,
+            rows: usize::MAX,
+            context: manifest.model.context_tokens as usize,
+        };
+        for kernel in &manifest.kernels {
+            let sizes = |device| {
+                let sizes = self
+                    .variants(kernel, device)
+                    .map(|(_, variant)| size(variant.shape));
+                sizes.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
+            };
+            let mut sizes = self.roles(kernel).filter_map(sizes);
+            let largest = match kernel.group {
+                Group::Mha => sizes.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))),
+                _ => sizes.next(),
+            };
+            let (tokens, context) = largest.unwrap_or((usize::MAX, usize::MAX));
+            match kernel.group {
+                Group::Head => most.rows = most.rows.min(tokens),
+                _ => most.tokens = most.tokens.min(tokens),
+            }
+            most.context = most.context.min(context);
+        }
+        most
+    }
+
+    /// Returns the largest static forms, on any device, that these calls may need: the sizes that rows are padded to.
+    pub(crate) fn padding(&self, manifest: &Manifest, calls: Calls) -> Calls {
+        let mut most = Calls {
+            tokens: 0,
+            rows: 0,
+            context: 0,
+        };
+        for kernel in &manifest.kernels {
+            for device in self.roles(kernel) {
+                let variants: Vec<_> = self.variants(kernel, device).collect();
+                for (_, variant) in needed(&variants, calls.of(kernel.group)) {
+                    let known = |size: Option<u32>| size.map_or(0, |size| size as usize);
+                    let tokens = match kernel.group {
+                        Group::Head => &mut most.rows,
+                        _ => &mut most.tokens,
+                    };
+                    *tokens = (*tokens).max(known(variant.shape.chunk()));
+                    most.context = most.context.max(known(variant.shape.bucket()));
+                }
+            }
+        }
+        most
+    }
+
+    /// Returns every rung that these devices could run, best first, whether needed or not.
+    pub(crate) fn all(&self, kernel: &Kernel) -> Vec<Rung> {
+        let devices = self.roles(kernel);
+        let rungs = devices.flat_map(|device| {
+            let variants = self.variants(kernel, device);
+            variants.flat_map(|(index, variant)| self.sources(device, index, variant).0)
+        });
+        rungs.collect()
+    }
+
+    /// Returns the rungs of a kernel for calls up to `need`, without those that were refused.
+    pub(crate) fn plan(&self, kernel: &Kernel, need: Need, refused: &Refused) -> Plan {
+        let mut plan = Plan::default();
+        for role in preference(kernel.group) {
+            let Some(device) = self.device(*role) else {
+                continue;
+            };
+            let first = plan.rungs.len();
+            let step = Step::device(device);
+            if let Some(message) = &device.missing {
+                plan.pass(step, Reason::Missing(message.clone()));
+                continue;
+            }
+            let mut variants: Vec<_> = self.variants(kernel, device).collect();
+            if variants.is_empty() {
+                plan.pass(step, Reason::NoVariant);
+                continue;
+            }
+            variants.sort_by_key(|(_, variant)| size(variant.shape));
+            for (index, variant) in needed(&variants, need) {
+                self.choose(device, kernel, (index, variant), refused, &mut plan);
+            }
+            let chosen = &plan.rungs[first..];
+            let admits = |rung: &Rung| {
+                let variant = kernel.variants.get(rung.variant);
+                variant.is_some_and(|variant| variant.shape.admits(need.tokens, need.context))
+            };
+            plan.complete = chosen.iter().any(admits);
+            if plan.complete {
+                break;
+            }
+            if !chosen.is_empty() {
+                let Need { tokens, context } = need;
+                plan.pass(step, Reason::TooSmall { tokens, context });
+            }
+        }
+        plan.land(kernel, None);
+        plan
+    }
+
+    /// Adds the best source of a variant that was not refused to the plan; better ones are passed over.
+    fn choose(
+        &self,
+        device: &DeviceFacts,
+        kernel: &Kernel,
+        (index, variant): (usize, &Variant),
+        refused: &Refused,
+        plan: &mut Plan,
+    ) {
+        let (rungs, misfits) = self.sources(device, index, variant);
+        if let Some(Err(message)) = &device.gpu
+            && variant.program.is_some()
+        {
+            let rung = Rung {
+                role: device.role,
+                variant: index,
+                source: Source::Gpu,
+            };
+            let step = Step::of(device, kernel, rung);
+            plan.pass(step, Reason::Missing(message.clone()));
+        }
+        let is_blob = |rung: &Rung| matches!(rung.source, Source::Blob(_));
+        if !rungs.iter().any(is_blob) {
+            // If no blob fits, one reason is enough: that of the nearest.
+            if let Some((misfit, at)) = misfits.into_iter().max() {
+                let rung = Rung {
+                    role: device.role,
+                    variant: index,
+                    source: Source::Blob(at),
+                };
+                plan.pass(Step::of(device, kernel, rung), Reason::Misfit(misfit));
+            }
+        }
+        for rung in rungs {
+            let step = Step::of(device, kernel, rung);
+            match refused.get(&rung) {
+                Some(reason) => plan.pass(step, reason.clone()),
+                None => {
+                    plan.land(kernel, Some(&step));
+                    plan.rungs.push(rung);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Returns the sources of a variant that a device accepts, best first, and the reasons why it rejects the others.
+    fn sources(
+        &self,
+        device: &DeviceFacts,
+        index: usize,
+        variant: &Variant,
+    ) -> (Vec<Rung>, Vec<(Misfit, usize)>) {
+        let rung = |source| Rung {
+            role: device.role,
+            variant: index,
+            source,
+        };
+        let mut misfits = Vec::new();
+        let mut rungs = Vec::new();
+        if device.programs.is_some() && variant.program.is_some() {
+            if let Some(Ok(_)) = device.gpu {
+                rungs.push(rung(Source::Gpu));
+            }
+            rungs.push(rung(Source::Program));
+        }
+        for (at, blob) in variant.blobs.iter().enumerate() {
+            match device.accepts(blob) {
+                Ok(()) => rungs.push(rung(Source::Blob(at))),
+                Err(misfit) => misfits.push((misfit, at)),
+            }
+        }
+        rungs.push(rung(Source::Ir));
+        (rungs, misfits)
+    }
+
+    fn roles(&self, kernel: &Kernel) -> impl Iterator<Item = &DeviceFacts> {
+        let roles = preference(kernel.group).iter();
+        roles
+            .filter_map(|role| self.device(*role))
+            .filter(|device| device.missing.is_none())
+    }
+
+    /// Shapes of a kernel's variants that the device of a role can run.
+    pub(crate) fn shapes(&self, kernel: &Kernel, role: DeviceClass) -> Vec<ShapeClass> {
+        let variants = self
+            .device(role)
+            .map(|device| self.variants(kernel, device));
+        let variants = variants.into_iter().flatten();
+        variants.map(|(_, variant)| variant.shape).collect()
+    }
+
+    /// Returns the variants that a device can run: its own, or the iGPU's if the CPU's have other activations.
+    fn variants<'m>(
+        &self,
+        kernel: &'m Kernel,
+        device: &DeviceFacts,
+    ) -> impl Iterator<Item = (usize, &'m Variant)> {
+        let shared = self.elements;
+        let agrees = move |variant: &Variant| variant.elements() == shared;
+        let own = device.variants();
+        let has_own = of_class(kernel, own).any(|(_, variant)| agrees(variant));
+        let class = match own {
+            DeviceClass::Cpu if !has_own => DeviceClass::Igpu,
+            own => own,
+        };
+        of_class(kernel, class).filter(move |(_, variant)| agrees(variant))
+    }
+}
+
+impl Plan {
+    /// Notes a step that was passed over.
+    fn pass(&mut self, from: Step, reason: Reason) {
+        self.passed.push((from, reason));
+    }
+
+    /// Records the step that follows those passed over since the last one.
+    fn land(&mut self, kernel: &Kernel, to: Option<&Step>) {
+        for (from, reason) in self.passed.drain(..) {
+            self.descents.push(Descent {
+                kernel: kernel.name.clone(),
+                from,
+                to: to.cloned(),
+                reason,
+            });
+        }
+    }
+}
+
+/// Returns the variants that calls up to `need` may use: none that is larger than the smallest one that admits all.
+fn needed<'m>(variants: &[(usize, &'m Variant)], need: Need) -> Vec<(usize, &'m Variant)> {
+    let shapes = variants.iter().map(|(_, variant)| variant.shape);
+    let enough = |sizes: &mut dyn Iterator<Item = usize>, size| {
+        sizes
+            .filter(|limit| *limit >= size)
+            .min()
+            .unwrap_or(usize::MAX)
+    };
+    let chunk = enough(
+        &mut shapes.clone().map(|shape| limit(shape.chunk())),
+        need.tokens,
+    );
+    let bucket = enough(&mut shapes.map(|shape| limit(shape.bucket())), need.context);
+    let fits =
+        |variant: &Variant| size(variant.shape).0 <= chunk && size(variant.shape).1 <= bucket;
+    let needed = variants.iter().filter(|(_, variant)| fits(variant));
+    needed.copied().collect()
+}
+
+/// Limits of tokens and of context.
+fn size(shape: ShapeClass) -> (usize, usize) {
+    (limit(shape.chunk()), limit(shape.bucket()))
+}
+
+fn limit(size: Option<u32>) -> usize {
+    size.map_or(usize::MAX, |size| size as usize)
+}
+
+fn of_class(kernel: &Kernel, class: DeviceClass) -> impl Iterator<Item = (usize, &Variant)> {
+    let variants = kernel.variants.iter().enumerate();
+    variants.filter(move |(_, variant)| variant.device == class)
+}
+
+/// Device classes for a group, best first.
+pub(crate) fn preference(group: Group) -> &'static [DeviceClass] {
+    match group {
+        Group::Qkv | Group::Ffn | Group::Head => {
+            &[DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu]
+        }
+        Group::Mha => &[DeviceClass::Igpu, DeviceClass::Npu, DeviceClass::Cpu],
+    }
+}
+
+/// Whether a compiled form holds the weights of one place.
+pub(crate) fn holds_weights(kernel: &Kernel, variant: &Variant) -> bool {
+    variant.binding == Binding::Constant && !kernel.parameters.is_empty()
+}

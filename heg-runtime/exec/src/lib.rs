@@ -1,0 +1,51 @@
+//! Runs the kernels of a bundle: assigns them to devices, makes their forms, and manages their memory.
+//!
+//! A [`Loader`] finds the devices and descends the ladder; an [`Executor`] prepares the kernels of a lane and runs
+//! launches over rows of [`mem`]. [`diagnose`] tests every form of every kernel, [`LoneKernel`] runs one alone, for
+//! [`profile`] to measure. This crate knows neither requests nor the order in which they run.
+
+mod answers;
+mod backend;
+mod batch;
+mod doctor;
+mod duty;
+mod embedding;
+mod error;
+mod every_row;
+mod executor;
+mod form;
+mod kernels;
+mod ladder;
+mod loader;
+mod lone;
+pub mod mem;
+mod orders;
+mod padding;
+mod parts;
+mod place;
+#[allow(unsafe_code, reason = "advice on memory mappings")]
+mod platform;
+mod prepared;
+pub mod profile;
+mod soc;
+mod table;
+mod unchanged;
+pub mod verdicts;
+mod warm;
+
+pub use backend::{HandOvers, LoadPermit, PairLanes, PairedRoles, Partition, WorkItem};
+pub use batch::{Batch, Coming, GoesOn};
+pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};
+pub use duty::Duty;
+pub use error::{ExecError, ExitStatus, chain};
+pub use executor::{Descents, Executor, ExecutorOptions, Sequence};
+pub use ladder::{
+    Descent, DeviceFacts, GpuFacts, Misfit, NpuFacts, Reason, Rung, Source, Step, summary,
+};
+pub use loader::Loader;
+#[cfg(test)]
+pub(crate) use loader::core_or_skip;
+pub use lone::LoneKernel;
+pub use padding::{padded, rows_step};
+pub use place::Place;
+pub use warm::{WarmForms, Warmer};

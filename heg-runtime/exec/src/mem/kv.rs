@@ -1,0 +1,469 @@
+//! The KV cache of one sequence: per layer, K and V as contiguous rows [token, K·d].
+//!
+//! The `qkv` kernel writes its keys and values straight into rows [n, n + c), and `mha` reads rows [0, n + c)
+//! of the same memory. Room for the longest context is reserved, and committed as it is written.
+//!
+//! **Invariants**
+//! - Rows below `tokens` hold keys and values of the sequence; rows above are unspecified.
+//! - Kernels may run on any `KvCache`: a cache that is still on flash is of another type, and reading it gives a
+//!   `KvCache`.
+//! - A static kernel may write, and an attention may read, up to `padding_rows` rows past the longest context:
+//!   they are reserved too, and hold finite numbers, because only kernels write here.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use heg_openvino::{Memory, Tensor, TensorType};
+
+use super::program_rows::{ProgramRows, program_rows};
+use super::region::Region;
+use crate::error::{ExecError, openvino};
+
+/// Keys and values of one sequence.
+pub struct KvCache {
+    region: Arc<Region>,
+    shape: KvShape,
+    tokens: usize,
+    /// Its number among the caches of this process.
+    number: u64,
+    /// Times that its rows may have been written.
+    writes: AtomicU64,
+}
+
+/// Stands for the content of a cache: rows that were read are still the cache's as long as it has the same stamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KvStamp {
+    /// The cache.
+    pub(crate) cache: u64,
+    writes: u64,
+}
+
+/// Caches that were made so far.
+static CACHES: AtomicU64 = AtomicU64::new(0);
+
+/// Half of the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// The keys.
+    Keys,
+    /// The values.
+    Values,
+}
+
+/// Dimensions of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Layers of the model.
+    pub layers: usize,
+    /// Width of a row: K·d elements.
+    pub width: usize,
+    /// Tokens of the longest context.
+    pub context_tokens: usize,
+    /// Rows reserved behind the longest context.
+    pub padding_rows: usize,
+    /// Element type of keys and values.
+    pub element: TensorType,
+}
+
+impl KvShape {
+    /// Bytes of address space that a cache takes; `None` if that does not fit an address space. Sizes of smaller
+    /// parts need no check of their own.
+    fn checked_bytes(&self) -> Option<usize> {
+        let row_bytes = self.width.checked_mul(self.element.bytes())?;
+        let rows = self.context_tokens.checked_add(self.padding_rows)?;
+        let half_bytes = rows.checked_mul(row_bytes)?;
+        let half_bytes = half_bytes.checked_next_multiple_of(PAGE_BYTES)?;
+        let halves = self.layers.checked_mul(2)?;
+        let bytes = halves.checked_mul(half_bytes)?;
+        isize::try_from(bytes).ok().map(isize::cast_unsigned)
+    }
+
+    /// Checks that a cache of this shape can exist; returns its bytes of address space.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::Reserve`] if it cannot.
+    pub fn check(&self) -> Result<usize, ExecError> {
+        self.checked_bytes().ok_or_else(|| ExecError::Reserve {
+            bytes: usize::MAX,
+            source: io::ErrorKind::OutOfMemory.into(),
+        })
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.width * self.element.bytes()
+    }
+
+    /// Bytes of a token, over all layers.
+    pub fn token_bytes(&self) -> usize {
+        2 * self.layers * self.row_bytes()
+    }
+
+    /// Bytes of memory that this number of tokens takes: whole pages in each half of each layer.
+    pub fn resident_bytes(&self, tokens: usize) -> usize {
+        2 * self.layers * (tokens * self.row_bytes()).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Bytes of one half of one layer: whole pages, so that accelerators can import it (DESIGN §4.8).
+    fn half_bytes(&self) -> usize {
+        ((self.context_tokens + self.padding_rows) * self.row_bytes()).next_multiple_of(PAGE_BYTES)
+    }
+}
+
+impl KvCache {
+    /// Reserves address space for a cache.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::Reserve`] if there is not enough.
+    pub fn reserve(shape: KvShape) -> Result<Self, ExecError> {
+        let region = Region::reserve(shape.check()?)?;
+        Ok(Self {
+            region: Arc::new(region),
+            shape,
+            tokens: 0,
+            number: CACHES.fetch_add(1, Ordering::Relaxed),
+            writes: AtomicU64::new(0),
+        })
+    }
+
+    /// The identity of the cache and of everything written to it. Rows that are handed out for work count as written.
+    pub(crate) fn stamp(&self) -> KvStamp {
+        KvStamp {
+            cache: self.number,
+            writes: self.writes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Changes the stamp. A reader of the stamp has been given the cache since, by a channel or a lock.
+    fn note_write(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of tokens in the cache.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Drops all tokens from position `tokens` on; the next tokens overwrite their rows.
+    pub fn truncate(&mut self, tokens: usize) {
+        self.tokens = self.tokens.min(tokens);
+    }
+
+    /// Adds tokens whose rows were written to the count.
+    pub fn advance(&mut self, tokens: usize) {
+        self.tokens += tokens;
+    }
+
+    /// Returns rows [first, first + count) of one half of a layer, as a tensor.
+    pub fn rows(
+        &self,
+        layer: usize,
+        half: Half,
+        first: usize,
+        count: usize,
+    ) -> Result<Tensor, ExecError> {
+        self.note_write();
+        let memory: Arc<dyn Memory> = self.region.clone();
+        let offset = self.offset(layer, half, first);
+        Tensor::new(
+            memory,
+            offset,
+            self.shape.element,
+            &[count, self.shape.width],
+        )
+        .map_err(openvino("view of the KV cache"))
+    }
+
+    /// Returns rows [first, first + count) of one half of a layer, for a CPU program.
+    pub fn for_program(
+        &self,
+        layer: usize,
+        half: Half,
+        first: usize,
+        count: usize,
+    ) -> Result<ProgramRows<'_>, ExecError> {
+        self.note_write();
+        let start = self.offset(layer, half, 0);
+        let limit = self.shape.context_tokens + self.shape.padding_rows;
+        let rows = (first + count <= limit && layer < self.shape.layers)
+            .then(|| program_rows(&*self.region, start, (first, count), self.shape.row_bytes()));
+        rows.flatten().ok_or(ExecError::Context {
+            asked: first + count,
+            context: self.shape.context_tokens,
+        })
+    }
+
+    /// Reads rows from `first` on of one half of a layer, as many as `into` has room for.
+    pub(crate) fn read_rows(
+        &self,
+        layer: usize,
+        half: Half,
+        first: usize,
+        into: &mut [u8],
+    ) -> Result<(), ExecError> {
+        let row_bytes = self.shape.row_bytes().max(1);
+        let end = first + into.len().div_ceil(row_bytes);
+        let limit = self.shape.context_tokens + self.shape.padding_rows;
+        let is_there = end <= limit && layer < self.shape.layers;
+        if is_there && self.region.read(self.offset(layer, half, first), into) {
+            return Ok(());
+        }
+        Err(ExecError::Context {
+            asked: end,
+            context: self.shape.context_tokens,
+        })
+    }
+
+    /// Bytes of a row of keys, or of values.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.shape.row_bytes()
+    }
+
+    /// Writes one row of one half of a layer, or several from it on.
+    pub fn write_row(
+        &self,
+        layer: usize,
+        half: Half,
+        row: usize,
+        bytes: &[u8],
+    ) -> Result<(), ExecError> {
+        self.note_write();
+        if self.region.write(self.offset(layer, half, row), bytes) {
+            Ok(())
+        } else {
+            Err(ExecError::Context {
+                asked: row + 1,
+                context: self.shape.context_tokens,
+            })
+        }
+    }
+
+    /// Copies the keys and values of a token to the row of an earlier one, in every layer.
+    pub fn copy_row(&self, from: usize, to: usize) -> Result<(), ExecError> {
+        let mut row = vec![0; self.shape.row_bytes()];
+        for (layer, half) in self.halves() {
+            if !self.region.read(self.offset(layer, half, from), &mut row) {
+                return Err(ExecError::Context {
+                    asked: from + 1,
+                    context: self.shape.context_tokens,
+                });
+            }
+            self.write_row(layer, half, to, &row)?;
+        }
+        Ok(())
+    }
+
+    /// Returns a cache with only the last layer's keys and values of the first `tokens` tokens.
+    pub fn last_layer(&self, tokens: usize) -> Result<Self, ExecError> {
+        let copy = Self::reserve(self.shape)?;
+        let mut rows = vec![0; tokens * self.shape.row_bytes()];
+        for (layer, half) in self.halves().skip(2 * self.shape.layers.saturating_sub(1)) {
+            if !self.region.read(self.offset(layer, half, 0), &mut rows) {
+                return Err(ExecError::Context {
+                    asked: tokens,
+                    context: self.shape.context_tokens,
+                });
+            }
+            copy.write_row(layer, half, 0, &rows)?;
+        }
+        Ok(copy)
+    }
+
+    /// Gives the memory of the rows from `tokens` on back to the system. No kernel may be running on them.
+    pub fn discard(&self, tokens: usize) {
+        for (layer, half) in self.halves() {
+            let end = self.offset(layer, half, 0) + self.shape.half_bytes();
+            self.region.discard(self.offset(layer, half, tokens)..end);
+        }
+    }
+
+    /// Writes the first `tokens` rows of every half of every layer, one after the other.
+    pub fn save(&self, tokens: usize, to: &mut impl Write) -> io::Result<()> {
+        let mut rows = vec![0; tokens * self.shape.row_bytes()];
+        for (layer, half) in self.halves() {
+            if !self.region.read(self.offset(layer, half, 0), &mut rows) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            to.write_all(&rows)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the first `tokens` rows of every half from the output of [`save`](Self::save) for `saved` tokens.
+    pub fn restore(&self, tokens: usize, saved: usize, from: &mut impl Read) -> io::Result<()> {
+        self.note_write();
+        let mut rows = vec![0; saved * self.shape.row_bytes()];
+        let wanted = tokens.min(saved) * self.shape.row_bytes();
+        for (layer, half) in self.halves() {
+            from.read_exact(&mut rows)?;
+            let rows = rows.get(..wanted).unwrap_or(&rows);
+            if !self.region.write(self.offset(layer, half, 0), rows) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
+        (0..self.shape.layers).flat_map(|layer| [(layer, Half::Keys), (layer, Half::Values)])
+    }
+
+    fn offset(&self, layer: usize, half: Half, row: usize) -> usize {
+        let half = match half {
+            Half::Keys => 0,
+            Half::Values => 1,
+        };
+        (2 * layer + half) * self.shape.half_bytes() + row * self.shape.row_bytes()
+    }
+}
+
+impl fmt::Debug for KvCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KvCache({} tokens)", self.tokens)
+    }
+}
+
+const PAGE_BYTES: usize = 4096;
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_what_was_saved_is_restored_and_the_rest_stays_untouched() {
+        let shape = KvShape {
+            layers: 2,
+            width: 3,
+            context_tokens: 10,
+            padding_rows: 0,
+            element: TensorType::F32,
+        };
+        let saved: Vec<u8> = (0..10 * shape.token_bytes())
+            .map(|at| at as u8 | 1)
+            .collect();
+        let cache = KvCache::reserve(shape).unwrap();
+        cache.restore(4, 10, &mut saved.as_slice()).unwrap();
+        let mut rows = Vec::new();
+        cache.save(10, &mut rows).unwrap();
+        let (read, untouched) = (4 * shape.row_bytes(), 10 * shape.row_bytes());
+        for (found, expected) in rows.chunks(untouched).zip(saved.chunks(untouched)) {
+            assert_eq!(found[..read], expected[..read]);
+            assert!(found[read..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_cache_that_no_address_space_holds_is_an_error() {
+        let shape = KvShape {
+            layers: 1 << 31,
+            width: 1 << 62,
+            context_tokens: 4,
+            padding_rows: 0,
+            element: TensorType::F32,
+        };
+        // Multiplied without a check, all but the last wrap around to sizes that a system has.
+        for (layers, width, context_tokens) in [
+            (1, 1 << 62, 4),
+            (1 << 31, 1 << 20, 1 << 30),
+            (1, 3, usize::MAX),
+            (1, 1 << 40, 1 << 20),
+        ] {
+            let shape = KvShape {
+                layers,
+                width,
+                context_tokens,
+                ..shape
+            };
+            let refused = KvCache::reserve(shape).unwrap_err();
+            assert!(matches!(refused, ExecError::Reserve { .. }), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_counted_in_pages_of_each_half() {
+        let shape = KvShape {
+            layers: 4,
+            width: 96,
+            context_tokens: 1000,
+            padding_rows: 32,
+            element: TensorType::F32,
+        };
+        assert_eq!(shape.resident_bytes(0), 0);
+        assert_eq!(shape.resident_bytes(1), 8 * 4096);
+        assert_eq!(shape.resident_bytes(11), 8 * 2 * 4096);
+    }
+
+    /// Returns what the system reports on a cache's mapping: kibibytes in memory, and its flags.
+    fn mapping(cache: &KvCache) -> (usize, String) {
+        let first = cache.region.as_ptr() as usize;
+        let range = first..first + cache.region.len();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut inside, mut kibibytes, mut flags) = (false, 0, String::new());
+        for line in maps.lines() {
+            let bounds = line.split(' ').next().and_then(|word| word.split_once('-'));
+            let bounds = bounds.and_then(|(from, to)| {
+                let from = usize::from_str_radix(from, 16).ok()?;
+                Some(from..usize::from_str_radix(to, 16).ok()?)
+            });
+            if let Some(bounds) = bounds {
+                // Adjacent mappings with the same properties are shown as one.
+                inside = bounds.start < range.end && range.start < bounds.end;
+            } else if let (true, Some(rss)) = (inside, line.strip_prefix("Rss:")) {
+                kibibytes += rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap();
+            } else if let (true, Some(found)) = (inside, line.strip_prefix("VmFlags:")) {
+                flags += found;
+            }
+        }
+        (kibibytes, flags)
+    }
+
+    #[test]
+    fn a_small_cache_takes_no_large_pages() {
+        // The shape of a 1B model: a half of a layer is 8 MiB, and two rows of it are half a page.
+        let shape = KvShape {
+            layers: 16,
+            width: 512,
+            context_tokens: 8192,
+            padding_rows: 0,
+            element: TensorType::Bf16,
+        };
+        let rows = vec![1; 2 * shape.token_bytes()];
+        let cache = KvCache::reserve(shape).unwrap();
+        cache.restore(2, 2, &mut rows.as_slice()).unwrap();
+        let (taken, flags) = mapping(&cache);
+        assert!(flags.split(' ').any(|flag| flag == "nh"), "{flags}");
+        // As on a system that uses large pages for every process.
+        let large = KvCache::reserve(shape).unwrap();
+        large.region.ask_for_large_pages();
+        large.restore(2, 2, &mut rows.as_slice()).unwrap();
+        println!("{taken} KiB; with large pages {}", mapping(&large).0);
+    }
+
+    #[test]
+    fn discarded_rows_are_zeros_and_the_others_stay() {
+        let shape = KvShape {
+            layers: 2,
+            width: 64,
+            context_tokens: 1000,
+            padding_rows: 0,
+            element: TensorType::F32,
+        };
+        let cache = KvCache::reserve(shape).unwrap();
+        let ones = vec![1; 1000 * shape.token_bytes()];
+        cache.restore(1000, 1000, &mut ones.as_slice()).unwrap();
+        cache.discard(300);
+        let mut rows = Vec::new();
+        cache.save(1000, &mut rows).unwrap();
+        for half in rows.chunks(1000 * shape.row_bytes()) {
+            let (kept, others) = half.split_at(300 * shape.row_bytes());
+            assert!(kept.iter().all(|byte| *byte == 1));
+            // The page of the last row that is kept stays, whatever its size.
+            let page = crate::platform::page_bytes().min(others.len());
+            assert!(others[page..].iter().all(|byte| *byte == 0));
+        }
+    }
+}

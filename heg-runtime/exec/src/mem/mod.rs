@@ -1,0 +1,34 @@
+//! Memory that kernels read and write: the mapped bundle, reserved KV ranges, activation rows.
+//!
+//! This module knows no schedules or kernels. `program_rows`, `region` and the crate's `platform` have the
+//! only unsafe code of this crate.
+
+use heg_artifacts::manifest::ElementType;
+use heg_openvino::TensorType;
+
+mod activations;
+mod kv;
+#[allow(unsafe_code, reason = "rows that our own kernels work on")]
+mod program_rows;
+#[allow(unsafe_code, reason = "memory mappings shared with OpenVINO")]
+mod region;
+
+pub use activations::{ActivationRows, RowBuffer, Scratch, Widths};
+pub use kv::KvCache;
+pub(crate) use kv::KvStamp;
+pub use kv::{Half, KvShape};
+pub use program_rows::ProgramRows;
+pub use region::BundleMemory;
+
+/// Converts an element type of a bundle to OpenVINO's.
+pub(crate) fn tensor_element(element: ElementType) -> TensorType {
+    match element {
+        ElementType::I4 => TensorType::I4,
+        ElementType::U4 => TensorType::U4,
+        ElementType::I8 => TensorType::I8,
+        ElementType::F16 => TensorType::F16,
+        ElementType::Bf16 => TensorType::Bf16,
+        ElementType::F32 => TensorType::F32,
+        ElementType::I64 => TensorType::I64,
+    }
+}

@@ -1,0 +1,131 @@
+//! Two kinds of mapped memory that OpenVINO may use: the bundle (read-only) and reserved ranges (writable).
+//!
+//! A reserved range takes address space at once and pages on first write, so that the KV cache of the longest
+//! context can be one contiguous tensor per layer (DESIGN §3, "zero copy by layout").
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use heg_artifacts::Bundle;
+use heg_openvino::{Access, Memory};
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::error::ExecError;
+use crate::platform;
+
+/// The mapped bundle.
+pub struct BundleMemory(pub Arc<Bundle>);
+
+// SAFETY: the mapping of a bundle neither moves nor changes while the bundle lives (see
+// `heg_artifacts::Mapping`), the `Arc` keeps it alive, and it is said to be read-only. A mapping's address is
+// never null.
+unsafe impl Memory for BundleMemory {
+    fn as_ptr(&self) -> *const u8 {
+        self.0.mapping().as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.0.mapping().len()
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadOnly
+    }
+}
+
+/// A reserved, zeroed range of address space. Pages are committed when they are first written.
+pub(super) struct Region {
+    map: MmapRaw,
+}
+
+impl Region {
+    /// Reserves `bytes` of address space.
+    pub(super) fn reserve(bytes: usize) -> Result<Self, ExecError> {
+        let map = MmapOptions::new()
+            .len(bytes.max(1))
+            .no_reserve_swap()
+            .map_anon()
+            .map_err(|source| ExecError::Reserve { bytes, source })?;
+        let region = Self {
+            map: MmapRaw::from(map),
+        };
+        // Rows are committed page by page, a few in each layer: large pages would take 2 MiB for each half of each
+        // layer of the shortest cache.
+        platform::refuse_large_pages(&region.map);
+        Ok(region)
+    }
+
+    /// Copies `bytes` to `offset`; returns false, and copies nothing, if they do not fit.
+    #[must_use]
+    pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+        let fits = offset
+            .checked_add(bytes.len())
+            .is_some_and(|end| end <= self.map.len());
+        if fits {
+            // SAFETY: the destination lies within the mapping (just checked), which is writable and is
+            // exposed as raw memory only; `bytes` is a live slice, which cannot overlap it because no slice
+            // of the mapping is ever made.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    bytes.as_ptr(),
+                    self.map.as_mut_ptr().add(offset),
+                    bytes.len(),
+                );
+            }
+        }
+        fits
+    }
+}
+
+impl Region {
+    /// Copies the bytes at `offset` to `into`; returns false, and copies nothing, if some are outside the range.
+    #[must_use]
+    pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        let fits = offset
+            .checked_add(into.len())
+            .is_some_and(|end| end <= self.map.len());
+        if fits {
+            // SAFETY: the source lies within the mapping (just checked), which is readable; `into` is a live slice,
+            // which cannot overlap it because no slice of the mapping is ever made. Nobody writes there meanwhile: a
+            // cache is read by its sole owner, to whom it comes back when no lane holds it any more.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    self.map.as_ptr().add(offset),
+                    into.as_mut_ptr(),
+                    into.len(),
+                );
+            }
+        }
+        fits
+    }
+}
+
+impl Region {
+    /// Gives the whole pages within `range` back to the system; their content is lost.
+    pub(super) fn discard(&self, range: Range<usize>) {
+        // No reference into the mapping is ever made.
+        platform::discard(&self.map, range);
+    }
+
+    /// Asks for large pages, which some systems use without being asked.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(super) fn ask_for_large_pages(&self) {
+        platform::ask_for_large_pages(&self.map);
+    }
+}
+
+// SAFETY: an anonymous mapping keeps its address and length until it is dropped, is readable and writable,
+// is never null, and `Region` never makes a reference into it.
+unsafe impl Memory for Region {
+    fn as_ptr(&self) -> *const u8 {
+        self.map.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+}

@@ -1,0 +1,136 @@
+//! Orders: consecutive launches on one back end, which carries them out in one go.
+
+use heg_spec::{Group, bug};
+
+use crate::backend::Order;
+use crate::batch::{Batch, Coming, GoesOn};
+use crate::error::ExecError;
+use crate::executor::Executor;
+use crate::form::BackendIndex;
+use heg_sched::{Launch, Logits, launches};
+
+impl Executor {
+    /// Runs one launch.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the device, and [`ExecError::Launch`] for a launch that no form can run.
+    pub fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), ExecError> {
+        self.launch_all(&[launch], batch, &|_| true)?;
+        Ok(())
+    }
+
+    /// Runs launches over the same rows one after the other, and returns the number of those that ran. A back end
+    /// gets its consecutive launches as one order. Before each launch but the first, `goes_on` is asked whether to
+    /// run it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`launch`](Self::launch).
+    pub fn launch_all(
+        &mut self,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        goes_on: &GoesOn<'_>,
+    ) -> Result<usize, ExecError> {
+        let mut done = 0;
+        while let Some(rest @ [first, ..]) = launches.get(done..) {
+            if done > 0 && !goes_on(*first) {
+                break;
+            }
+            let backend = self.backend(*first, batch)?;
+            let is_same = |launch: &&Launch| self.backend(**launch, batch).ok() == Some(backend);
+            let given = rest.iter().take_while(is_same).count();
+            let ran = self.carry_out(backend, rest.get(..given).unwrap_or(rest), batch, goes_on)?;
+            done += ran;
+            if ran < given {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn carry_out(
+        &mut self,
+        backend: BackendIndex,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        goes_on: &GoesOn<'_>,
+    ) -> Result<usize, ExecError> {
+        if batch.trees.iter().any(Option::is_some) && !self.runs_trees(backend) {
+            return Err(ExecError::Tree);
+        }
+        let session = self.sessions.get_mut(backend.0);
+        let session = session.ok_or_else(|| bug!("a back end has no session"))?;
+        session.carry_out(Order {
+            launches,
+            batch,
+            forms: &mut self.forms,
+            scratch: &self.scratch,
+            class: self.class,
+            cancel: self.cancel.as_deref(),
+            goes_on,
+        })
+    }
+
+    /// Returns the back end of a launch.
+    fn backend(&self, launch: Launch, batch: &Batch<'_>) -> Result<BackendIndex, ExecError> {
+        let (rows, context) = batch.size_for(launch.group);
+        self.forms
+            .backend(self.forms.target(launch)?, rows, context)
+    }
+
+    /// Whether a batch of `rows` rows and contexts up to `context` may have drafts that are trees: the back ends of
+    /// all kernels before the last `ffn` have to take them.
+    pub fn takes_trees(&self, rows: usize, context: usize) -> bool {
+        let layers = launches(self.manifest().layers.len() as u32, Logits::None);
+        let mut placed = layers.filter(|launch| launch.group != Group::Ffn);
+        placed.all(|launch| {
+            let context = if launch.group == Group::Mha {
+                context
+            } else {
+                0
+            };
+            let target = self.forms.target(launch);
+            let form = target.and_then(|target| self.forms.ready(target, rows, context));
+            form.is_ok_and(|form| self.runs_trees(form.backend))
+        })
+    }
+
+    fn runs_trees(&self, backend: BackendIndex) -> bool {
+        let backends = self.needs.loader.backends();
+        backends.get(backend.0).is_some_and(|it| it.takes_trees())
+    }
+
+    /// Announces the work that the following launches belong to.
+    pub fn expect(&mut self, coming: Coming) {
+        for session in &mut self.sessions {
+            session.expect(coming);
+        }
+    }
+
+    /// Uses idle time. Returns whether there is more to do.
+    pub fn rest(&mut self) -> bool {
+        let mut is_more = false;
+        for session in &mut self.sessions {
+            is_more |= session.rest(&mut self.forms);
+        }
+        is_more
+    }
+
+    /// Sets a check that is asked before every load of a graph whether it may succeed.
+    #[cfg(feature = "faults")]
+    pub fn permit_loads(&mut self, permit: crate::LoadPermit) {
+        for session in &mut self.sessions {
+            session.permit_loads(&permit);
+        }
+    }
+
+    /// Switches every block of layers each time before it computes.
+    #[cfg(feature = "faults")]
+    pub fn switch_always(&mut self) {
+        for session in &mut self.sessions {
+            session.switch_always();
+        }
+    }
+}

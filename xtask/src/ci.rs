@@ -57,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .collect();
     let mut lines = Vec::new();
     let mut failed = Vec::new();
+    let mut errors = String::new();
     for step in steps {
         note(format!("ci: {}", step.name()));
         let start = Instant::now();
@@ -72,11 +73,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let seconds = start.elapsed().as_secs_f64();
         lines.push(format!("  {:8} {seconds:7.1} s  {verdict}", step.name()));
         if let Err(error) = outcome {
-            eprint!("{}", fail::render(&error));
+            let error = fail::render(&error);
+            eprint!("{error}");
+            errors.push_str(&error);
             failed.push(step.name());
         }
     }
     println!("{}", lines.join("\n"));
+    if !errors.is_empty() {
+        println!("the errors, again:");
+        print!("{errors}");
+    }
     match failed.is_empty() {
         true => Ok(()),
         false => Err(Fail::check(format!("failed: {}", failed.join(", "))).into()),

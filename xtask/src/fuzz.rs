@@ -46,19 +46,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     note(format!("building {} fuzz targets", chosen.len()));
     build(&chosen)?;
     // A target keeps one core busy.
-    let found = |target: &&String| {
-        note(format!("fuzzing {target} for {} s", args.seconds));
-        let found = fuzz(target, args).err();
-        if let Some(error) = &found {
-            eprint!("{}", xtask::fail::render(error));
-        }
-        found.is_some()
-    };
-    let failed: Vec<&str> = chosen
+    let found: Vec<(&str, String)> = chosen
         .par_iter()
-        .filter(found)
-        .map(String::as_str)
+        .filter_map(|target| {
+            note(format!("fuzzing {target} for {} s", args.seconds));
+            let error = fuzz(target, args).err()?;
+            Some((target.as_str(), xtask::fail::render(&error)))
+        })
         .collect();
+    for (target, error) in &found {
+        eprint!("{error}{}", last_lines(&log(target)));
+    }
+    let failed: Vec<&str> = found.iter().map(|(target, _)| *target).collect();
     if failed.is_empty() {
         println!("{} fuzz targets found nothing", chosen.len());
         return Ok(());
@@ -108,16 +107,12 @@ fn fuzz(target: &str, args: &Args) -> Result<()> {
     // libFuzzer reads all folders and writes to the first.
     command.arg(&corpus).args(seeds(target));
     // libFuzzer prints much that only matters if it found something.
-    let log = target_dir().join("fuzz").join(format!("{target}.log"));
+    let log = log(target);
     let what = || format!("its log is `{}`", log.display());
     let file = fs::File::create(&log).with_context(what)?;
     command.stdout(file.try_clone().with_context(what)?);
     command.stderr(file);
-    let found = workspace::run(&mut command, &format!("fuzz target {target}"));
-    if found.is_err() {
-        eprint!("{}", last_lines(&log));
-    }
-    found.with_context(what)
+    workspace::run(&mut command, &format!("fuzz target {target}")).with_context(what)
 }
 
 /// The end of a log, which says what was found, and with which input.
@@ -186,6 +181,10 @@ fn build_dir() -> PathBuf {
 
 fn artifacts(target: &str) -> PathBuf {
     target_dir().join("fuzz").join("artifacts").join(target)
+}
+
+fn log(target: &str) -> PathBuf {
+    target_dir().join("fuzz").join(format!("{target}.log"))
 }
 
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";

@@ -14,7 +14,7 @@ pub struct LabCommand {
 }
 
 /// All commands, in the order of the help.
-pub const LAB_COMMANDS: [LabCommand; 9] = [
+pub const LAB_COMMANDS: [LabCommand; 10] = [
     of_dev(
         "bench-attacks",
         "Attack the release server with hostile clients and models, beside another client, and print one table",
@@ -42,6 +42,10 @@ pub const LAB_COMMANDS: [LabCommand; 9] = [
     of_dev(
         "evaluate",
         "Run the papers' evaluation in virtual time: tables and figures beside theirs",
+    ),
+    of_dev(
+        "performance",
+        "Make the page of performance from reports of bench-peers",
     ),
     of_dev(
         "quality",

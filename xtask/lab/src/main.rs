@@ -13,6 +13,7 @@ mod llama_cpp;
 mod model_sheet;
 mod precision;
 mod process;
+mod provenance;
 mod quality;
 mod shared;
 mod subject;
@@ -45,6 +46,7 @@ enum Command {
     BenchServe(bench_serve::Args),
     BenchSpeculation(bench_speculation::Args),
     Evaluate(evaluate::Args),
+    Performance(bench_peers::page::Args),
     Quality(quality::Args),
     ModelSheet(model_sheet::Args),
 }
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::BenchServe(args) => bench_serve::run(args),
         Command::BenchSpeculation(args) => bench_speculation::run(args),
         Command::Evaluate(args) => evaluate::run(args),
+        Command::Performance(args) => bench_peers::page::run(args),
         Command::Quality(args) => quality::run(args),
         Command::ModelSheet(args) => model_sheet::run(args),
     };

@@ -6,11 +6,13 @@ pub(crate) mod genai;
 mod goals;
 mod llama;
 pub(crate) mod ours;
+pub(crate) mod page;
 mod report;
 mod samples;
 
 use crate::precision::PrecisionArgs;
 use crate::process::PeakMemory;
+use crate::provenance::Provenance;
 use crate::quality;
 use crate::subject::Subject;
 use anyhow::{Context, Result};
@@ -78,7 +80,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         isa: args.isa,
         ..ours::prepare(&subject, precision)?
     };
-    let mut report = Report::new(&subject.name, precision, args.rounds, args.isa);
+    let mut report =
+        Report::new(&subject.name, precision, args.rounds, args.isa).of_run(Provenance::now()?);
     for round in 1..=args.rounds.get() {
         let announce = |side| note(format!("round {round} of {}: {side}", args.rounds));
         announce("HEG");
@@ -204,7 +207,8 @@ Python's start and imports, which favours it; a line of its own gives all as who
 
 JSON: an object a line with name, heg, genai, llama (medians; the name says the unit), ratio (HEG to the
 better), limit (a rate that memory allows, where it was measured), accuracy (KL of HEG's default on
-SmolLM2: of prefill rows for prefill, else of decode rows), model and goals. What was not measured is null.
+SmolLM2: of prefill rows for prefill, else of decode rows), model, goals and the run's day, commit and machine. What
+was not measured is null. `cargo xtask performance` makes a page of such files.
 
 Examples:
   cargo xtask bench-peers

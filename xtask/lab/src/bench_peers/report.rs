@@ -4,6 +4,7 @@ use super::goals::{Beside, goals};
 use super::samples::Samples;
 use crate::goal::Goal;
 use crate::precision::Precision;
+use crate::provenance::Provenance;
 use heg_spec::Isa;
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
@@ -15,6 +16,7 @@ pub(super) struct Report {
     rounds: NonZeroU32,
     /// Instruction set that HEG was restricted to.
     isa: Option<Isa>,
+    run: Option<Provenance>,
     pub(super) ours: Samples,
     /// GenAI's samples; empty if it was left out.
     pub(super) genai: Samples,
@@ -36,10 +38,19 @@ impl Report {
             precision,
             rounds,
             isa,
+            run: None,
             ours: Samples::default(),
             genai: Samples::default(),
             llama: Samples::default(),
             accuracy: None,
+        }
+    }
+
+    /// The same report, of the run with this provenance.
+    pub(super) fn of_run(self, run: Provenance) -> Self {
+        Self {
+            run: Some(run),
+            ..self
         }
     }
 
@@ -100,6 +111,8 @@ impl Report {
             json!({ "beside": beside.name(), "goal": goal.verdict(ratio), "met": goal.is_met(ratio) })
         });
         json!({
+            "run": self.run,
+            "rounds": self.rounds,
             "model": self.model,
             "weights": self.precision.to_string(),
             "isa": self.isa.map(Isa::name),
@@ -196,10 +209,11 @@ pub(super) const ANONYMOUS_KEY: &str = "anonymous_bytes";
 /// The rate at which a model's weights can be read, if `heg bench` reports it.
 pub(super) const DECODE_LIMIT_KEY: &str = "decode_limit_tokens_per_s";
 
-struct Line {
-    key: &'static str,
-    title: &'static str,
-    show: fn(f64) -> String,
+/// A line of the table.
+pub(super) struct Line {
+    pub(super) key: &'static str,
+    pub(super) title: &'static str,
+    pub(super) show: fn(f64) -> String,
     /// Selects the better of two figures.
     better: fn(f64, f64) -> f64,
     /// Key of our figure that this one cannot exceed.
@@ -230,7 +244,7 @@ impl Line {
     }
 }
 
-const LINES: [Line; 9] = [
+pub(super) const LINES: [Line; 9] = [
     Line::rate("prefill_tokens_per_s/512", "prefill of 512 tokens"),
     Line::rate("prefill_tokens_per_s/2048", "prefill of 2048 tokens"),
     Line {
@@ -265,7 +279,7 @@ fn megabytes(bytes: f64) -> String {
     format!("{:.0} MB", bytes / 1e6)
 }
 
-const NOTES: &str = "
+pub(super) const NOTES: &str = "
 Ratios are HEG / GenAI, and HEG / the better of both. GenAI: ContinuousBatchingPipeline with a 2 GB cache, 256 tokens a
 step, dynamic split-fuse, no prefix cache; its start is LLMPipeline, the faster of both attention backends. llama.cpp:
 llama-bench (the faster of both attentions for each figure; its memory), llama-batched-bench, llama-completion.

@@ -140,8 +140,12 @@ fn check_layer(layer: &Layer, seed: u64) {
     }
     for how in [Synchronisation::Fast, Synchronisation::Plain] {
         let mut device = pair(isa, how, Box::new(Mixed(0.into())));
-        assert!(run(&mut device, layer, seed) == expected, "{how:?}");
-        assert!(device.watch().unwrap().hand_overs().count() > 0);
+        // Where a side's core is busy with something else, the other does its pieces.
+        let hands_over = (0..50).any(|_| {
+            assert!(run(&mut device, layer, seed) == expected, "{how:?}");
+            device.watch().unwrap().hand_overs().count() > 0
+        });
+        assert!(hands_over, "{how:?}");
     }
 }
 
@@ -188,11 +192,12 @@ fn what_a_lost_side_leaves_is_done_by_the_other() {
     let watch = device.watch().unwrap();
     assert_eq!(watch.lost_side(), None);
     layer.panics.store(true, Ordering::SeqCst);
-    for _ in 0..3 {
+    // The first side asks whether to go on, or the second one where the first is late.
+    let lost = [(); 3].map(|()| {
         assert!(pass(&mut device) == expected);
-        // The first side asks whether to go on, on the caller's thread.
-        assert_eq!(watch.lost_side(), Some(Side::First));
-    }
+        watch.lost_side()
+    });
+    assert!(lost == [Some(Side::First); 3] || lost == [Some(Side::Second); 3]);
 }
 
 /// Shares everything except work that the tuner gives to one side. Counts calls, those of few rows given to one side,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::host::Host;
+use crate::host::{Host, wait_until};
 
 const BARE: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
@@ -43,6 +43,7 @@ fn largest(bytes: usize) -> Vec<(&'static str, String)> {
 #[test]
 fn no_route_holds_the_event_loop() {
     let host = Host::with(|options| options.limits.body_bytes = Some(8 << 20));
+    wait_until("ready", || host.get("/healthz").status == 200);
     let paths = ["/", "/healthz", "/metrics", "/dashboard.json", "/v1/models"];
     thread::scope(|scope| {
         let asking = scope.spawn(|| {
@@ -73,6 +74,7 @@ fn no_route_holds_the_event_loop() {
 #[test]
 fn a_flood_of_light_requests_has_a_pace() {
     let host = Host::new();
+    wait_until("ready", || host.get("/healthz").status == 200);
     let ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
     let begin = Instant::now();
     let mut flood: Vec<_> = (0..20).map(|_| host.open()).collect();

@@ -29,7 +29,7 @@ pub struct Pair {
     pub source: String,
 }
 
-/// What it costs to give a product to the device that does not do the rest of a layer, there and back.
+/// Cost of giving a product to the device that does not do the rest of a layer, there and back.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandOver {
@@ -41,7 +41,7 @@ pub struct HandOver {
     pub copy_us: f64,
 }
 
-/// How the matrix units of an NPU depart from a roofline's compute ceiling (HeteroLLM §3.2).
+/// Departure of an NPU's matrix units from a roofline's compute ceiling (HeteroLLM §3.2).
 ///
 /// A product of N×K weights and c tokens takes 2·N·K·c′ / P · (1 + (K / K_half)^e) · (1 + c_half / c′), where c′ is c
 /// rounded up to whole tiles.
@@ -61,17 +61,17 @@ pub struct MatrixUnits {
     /// Tokens at which half of the rate is reached c_half; 0 where it does not depend on them.
     #[serde(default)]
     pub half_rate_tokens: f64,
-    /// What a deep product loses; nothing if absent.
+    /// Loss of a deep product; nothing if absent.
     #[serde(default)]
     pub depth: Option<DepthLoss>,
-    /// What a product takes longer with its operands in the wrong order.
+    /// Factor by which a product takes longer with its operands in the wrong order.
     #[serde(default = "unchanged")]
     pub wrong_order: f64,
     /// Where the numbers come from.
     pub source: String,
 }
 
-/// What a product loses with its depth.
+/// Loss of speed of a product with its depth.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DepthLoss {

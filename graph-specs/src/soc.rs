@@ -66,7 +66,7 @@ pub struct Device {
     /// Peak compute and bandwidth.
     #[serde(default)]
     pub peaks: Option<Peaks>,
-    /// What its matrix units make of products of different shapes; the peaks and anchors alone if absent.
+    /// Efficiency of its matrix units by the shape of a product; the peaks and anchors alone if absent.
     #[serde(default)]
     pub matrix_units: Option<MatrixUnits>,
     /// Power draw while busy.

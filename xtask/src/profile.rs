@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Predict calls that were not measured, measure them, and fail if they differ too much
     #[arg(long)]
     check: bool,
-    /// Calls to check
+    /// Seed of the calls that are checked
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }

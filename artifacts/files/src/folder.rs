@@ -20,7 +20,7 @@ impl OwnFolder {
     ///
     /// # Errors
     ///
-    /// Those of [`Owners::check_folder`], also for the existing part of the path to a new folder.
+    /// The errors of [`Owners::check_folder`], also for the existing part of the path to a new folder.
     pub fn create(path: &Path) -> Result<Self, FileError> {
         let owners = Owners::this_user();
         let path = std::path::absolute(path).map_err(FileError::io("resolve", path))?;
@@ -41,7 +41,7 @@ impl OwnFolder {
     ///
     /// # Errors
     ///
-    /// Those of [`create`](Self::create).
+    /// The errors of [`create`](Self::create).
     pub fn folder(&self, name: &str) -> Result<Self, FileError> {
         Self::create(&self.path.join(name))
     }

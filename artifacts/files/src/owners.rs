@@ -65,7 +65,7 @@ impl Owners {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check), and [`FileError::Kind`].
+    /// The errors of [`check`](Self::check), and [`FileError::Kind`].
     pub fn check_folder(&self, path: &Path) -> Result<PathBuf, FileError> {
         self.walk(path, Step::Folder)
     }
@@ -75,7 +75,7 @@ impl Owners {
     ///
     /// # Errors
     ///
-    /// Those of [`check_folder`](Self::check_folder).
+    /// The errors of [`check_folder`](Self::check_folder).
     pub fn check_content(&self, path: &Path) -> Result<(), FileError> {
         let folder = self.check_folder(path)?;
         let entries = std::fs::read_dir(&folder).map_err(FileError::io("list", &folder))?;
@@ -98,7 +98,7 @@ impl Owners {
     ///
     /// # Errors
     ///
-    /// Those of [`check_folder`](Self::check_folder).
+    /// The errors of [`check_folder`](Self::check_folder).
     pub fn check_place(&self, path: &Path) -> Result<(), FileError> {
         let absolute = absolute(path)?;
         let folder = absolute.parent().unwrap_or(Path::new("/"));

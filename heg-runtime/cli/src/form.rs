@@ -12,7 +12,7 @@ use crate::failure::input;
 use crate::run::Held;
 use crate::text_guard::guarded;
 
-/// What the answer must be.
+/// The form that the answer must have.
 #[derive(Args)]
 pub(crate) struct Form {
     /// A JSON schema that the answer must be an instance of

@@ -132,7 +132,7 @@ impl GpuDevice {
     ///
     /// # Errors
     ///
-    /// What the driver says, above all that there is no more.
+    /// Error of the driver, above all that there is no more memory.
     pub fn memory(&self, bytes: u64) -> Result<GpuRegion, GpuError> {
         Memory::new(self.device(), bytes, Kind::Device).map(GpuRegion::whole)
     }

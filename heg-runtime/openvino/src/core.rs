@@ -41,7 +41,7 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// Those of [`find_libraries`] and [`load_from`](Self::load_from).
+    /// The errors of [`find_libraries`] and [`load_from`](Self::load_from).
     pub fn load() -> Result<Self, Error> {
         Self::load_from(&find_libraries()?)
     }

@@ -59,7 +59,7 @@ pub struct ProductPartition {
 pub struct ClassCut {
     /// Tokens of its largest call; the smallest has one more than the class before.
     pub tokens: u32,
-    /// How its calls are cut.
+    /// Cuts of its calls.
     pub cut: Cut,
     /// Expected time of the largest call in µs, hand-over included.
     pub latency_us: f64,

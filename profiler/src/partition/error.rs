@@ -1,4 +1,4 @@
-//! What a partition can have wrong with it, as data.
+//! Errors of a partition, as data.
 
 use heg_spec::{CutMisfit, CutProduct, Group, Side};
 
@@ -133,7 +133,7 @@ pub enum PartitionError {
         soc: String,
         /// The part of it.
         what: String,
-        /// What was expected and found.
+        /// The expected and the found value.
         message: String,
     },
 
@@ -146,7 +146,7 @@ pub enum PartitionError {
         product: CutProduct,
         /// Tokens of the class.
         tokens: u32,
-        /// What does not fit.
+        /// The part that does not fit.
         misfit: CutMisfit,
     },
 }

@@ -75,7 +75,7 @@ pub enum Company {
     Beside,
 }
 
-/// What is known of the speed of two devices.
+/// Known speeds of two devices.
 pub trait PairLatencies {
     /// Time of a piece in µs, without what synchronisation takes; `None` where it is unknown, or the device does not run it.
     fn piece_us(&self, side: Side, piece: CutPiece<'_>, company: Company) -> Option<f64>;

@@ -17,7 +17,7 @@ pub struct PairModel {
     pub first: DeviceRates,
     /// The second device.
     pub second: DeviceRates,
-    /// What both draw together, in B/s.
+    /// Bandwidth that both draw together, in B/s.
     pub bytes_per_sec: f64,
     /// Bytes of an element of activations.
     pub activation_bytes: f64,
@@ -26,11 +26,11 @@ pub struct PairModel {
 /// Rates of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceRates {
-    /// What its kernels compute, in FLOP/s.
+    /// Rate of its kernels, in FLOP/s.
     pub flops_per_sec: f64,
-    /// What it draws alone, in B/s.
+    /// Bandwidth that it draws alone, in B/s.
     pub bytes_per_sec: f64,
-    /// What takes the place of the rate, where shapes matter.
+    /// Efficiency in place of the rate, where shapes matter.
     pub matrix_units: Option<MatrixUnits>,
 }
 

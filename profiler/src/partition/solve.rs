@@ -7,7 +7,7 @@ use heg_spec::{Cut, Side};
 
 use super::{Company, CutPiece, CutShape, PairLatencies, PartitionError};
 
-/// What cuts are chosen by, beside latencies.
+/// Rules by which cuts are chosen, beside latencies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CutRules<'r> {
     /// Static sizes of the first side, in tokens, ascending.

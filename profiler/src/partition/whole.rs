@@ -13,7 +13,7 @@ use super::{
 /// power of two.
 pub const DECODE_ROWS_MAX: u32 = 32;
 
-/// What cuts of a pair are chosen by: for a prompt, or where `decode` is set for the rows of an iteration, which have a
+/// Rules by which cuts of a pair are chosen: for a prompt, or where `decode` is set for the rows of an iteration, which have a
 /// static size of their own in `static_tokens`.
 pub fn rules<'r>(
     pair: &Pair,

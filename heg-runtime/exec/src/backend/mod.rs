@@ -39,7 +39,7 @@ pub(crate) trait Backend: Send + Sync {
     /// Adds what it knows of the device that plays a role.
     fn report(&self, device: &Device, facts: &mut DeviceFacts);
 
-    /// What runs kernels on a device, as a user reads it; none where it runs nothing there.
+    /// Name of the program that runs kernels on a device, as a user reads it; none where it runs nothing there.
     fn describe(&self, facts: &DeviceFacts) -> Option<String>;
 
     /// Its version, where results and names of cached files depend on it.

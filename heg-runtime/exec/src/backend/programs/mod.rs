@@ -90,7 +90,7 @@ impl CpuPrograms {
         Ok(true)
     }
 
-    /// What runs kernels in a role.
+    /// The device that runs kernels in a role.
     fn device(
         &self,
         role: DeviceClass,
@@ -121,7 +121,7 @@ impl CpuPrograms {
         Some(format!("CPU programs ({name}, {threads}{kept})"))
     }
 
-    /// What runs programs in a role, if anything does: what results depend on.
+    /// The device that runs programs in a role, if any does: results depend on it.
     fn name(&self, role: DeviceClass) -> Option<String> {
         let processor = self.of_role.get(&role)?;
         Some(format!(

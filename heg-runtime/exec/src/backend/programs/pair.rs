@@ -96,7 +96,7 @@ impl PairedRoles {
         true
     }
 
-    /// How long the roles took to hand over to each other so far; none before the first launch.
+    /// Times that the roles took to hand over to each other so far; none before the first launch.
     pub fn hand_overs(&self) -> Option<HandOvers> {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         let each = watches.iter().map(|(_, watch)| watch.hand_overs());

@@ -1,5 +1,5 @@
-//! How two roles that run kernels together share them, at the levels of HeteroLLM §4: whole operators, or parts of each
-//! product as its solver says. Both are CPU programs, which take any number of tokens, so no cut is padded here.
+//! Cuts of kernels between two roles that run them together, at the levels of HeteroLLM §4: whole operators, or parts of
+//! each product as its solver says. Both are CPU programs, which take any number of tokens, so no cut is padded here.
 
 use std::cell::RefCell;
 

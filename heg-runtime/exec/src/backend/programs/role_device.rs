@@ -134,7 +134,7 @@ impl Borrowing {
     }
 }
 
-/// What a panicking thread left is a whole value: an order lists all anew.
+/// A value that a panicking thread left is whole, since an order lists all anew.
 fn taken(device: &Mutex<CpuDevice>) -> MutexGuard<'_, CpuDevice> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -44,7 +44,7 @@ const PLANNED_CHUNKS: usize = 8;
 /// Failed loads of a block's short graph after which it keeps the long one.
 const FAILURES_MAX: u32 = 3;
 
-/// What a block has.
+/// The graphs of a block.
 #[derive(Debug)]
 enum Holding {
     Graph(Graph),

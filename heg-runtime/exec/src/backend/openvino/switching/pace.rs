@@ -21,7 +21,7 @@ pub(super) struct BlockPace {
 
 /// µs of a row in a layer of which nothing is known yet: any will do, since plans compare times.
 const GUESS_US: f64 = 1.0;
-/// How much longer a short graph takes. Chosen: it reads its weights more often.
+/// Factor by which a short graph takes longer. Chosen: it reads its weights more often.
 const GUESS_SLOWER: f64 = 1.2;
 
 impl BlockPace {

@@ -23,19 +23,26 @@ pub(crate) struct Args {
     /// Seed of the inputs that are tried [default: another one each time]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     seed: u32,
+    /// Inputs to try at most [default: as many as there is time for]
+    #[arg(long, value_name = "N")]
+    runs: Option<u32>,
 }
 
 impl Args {
-    /// Arguments for every target, with this number of seconds each. The inputs are the same each time, as far as a target
-    /// is deterministic.
+    /// Arguments for every target, with this number of seconds each at most. The inputs are the same each time, as far as
+    /// a target is deterministic and the time suffices: whether a commit passes is not left to chance.
     pub(crate) fn all(seconds: u32) -> Self {
         Self {
             targets: Vec::new(),
             seconds,
             seed: 1,
+            runs: Some(SAME_RUNS),
         }
     }
 }
+
+/// Inputs of a run that is the same each time. Chosen: most targets try them in half of the seconds that CI gives.
+const SAME_RUNS: u32 = 20_000;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let known = targets(&folder())?;
@@ -85,7 +92,12 @@ fn build(targets: &[String]) -> Result<()> {
 }
 
 fn fuzz(target: &str, args: &Args) -> Result<()> {
-    let Args { seconds, seed, .. } = args;
+    let Args {
+        seconds,
+        seed,
+        runs,
+        ..
+    } = args;
     let corpus = target_dir().join("fuzz").join("corpus").join(target);
     let artifacts = artifacts(target);
     for dir in [&corpus, &artifacts] {
@@ -96,6 +108,7 @@ fn fuzz(target: &str, args: &Args) -> Result<()> {
     command
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-seed={seed}"))
+        .args(runs.map(|runs| format!("-runs={runs}")))
         .args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=100000"])
         .arg("-print_final_stats=1")
         .arg(format!("-artifact_prefix={}/", artifacts.display()))

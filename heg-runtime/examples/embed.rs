@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use heg_runtime::engine::{EngineOptions, Request, Update};
-use heg_runtime::text::{Conversation, Message, Special, TextStream};
+use heg_runtime::text::{Conversation, Message, TextStream};
 use heg_runtime::{Loaded, read_policy, read_soc};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -35,7 +35,7 @@ pub(crate) fn answer(
             add_generation_prompt: true,
             ..Conversation::default()
         };
-        tokenizer.encode(&template.render(&conversation)?, Special::AsWritten)
+        template.prompt(&conversation, &tokenizer, usize::MAX)
     };
 
     let summary = engine.generate(Request::proactive(prompt("Sum up today's meetings.")?));

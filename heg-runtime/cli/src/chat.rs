@@ -8,9 +8,7 @@ use clap::Args;
 use heg_runtime::engine::{Ending, Engine, Request, Update};
 use heg_runtime::{EngineError, FinishReason, RuntimeError};
 use heg_sched::{Finish, FlowId};
-use heg_text::{
-    ChatTemplate, Conversation, Message, SamplingParams, Special, TextStream, Tokenizer,
-};
+use heg_text::{ChatTemplate, Conversation, Message, SamplingParams, TextStream, Tokenizer};
 use serde::Serialize;
 
 use crate::failure::unfinished;
@@ -149,8 +147,10 @@ impl Chat {
             ..Conversation::default()
         };
         guarded(|| {
-            let rendered = self.template.render(&conversation)?;
-            Ok(self.tokenizer.encode(&rendered, Special::AsWritten)?)
+            let prompt = self
+                .template
+                .prompt(&conversation, &self.tokenizer, usize::MAX);
+            Ok(prompt?)
         })
     }
 

@@ -289,13 +289,10 @@ impl Prompt {
         };
         match (conversation, self.raw) {
             (Some(conversation), false) => {
-                let text = loaded
+                let prompt = loaded
                     .chat_template()?
-                    .render(conversation)
-                    .map_err(RuntimeError::from)?;
-                Ok(tokenizer
-                    .encode(&text, Special::AsWritten)
-                    .map_err(RuntimeError::from)?)
+                    .prompt(conversation, tokenizer, usize::MAX);
+                Ok(prompt.map_err(RuntimeError::from)?)
             }
             _ => {
                 let text = self.source.prompt.as_deref().unwrap_or_default();

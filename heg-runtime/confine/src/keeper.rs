@@ -215,8 +215,8 @@ impl Copy {
     }
 }
 
-/// The time after which compiling a form counts as slow. Chosen: ten times the time of agents' forms.
-const SLOW: Duration = Duration::from_millis(50);
+/// The time after which compiling a form counts as slow. Chosen: three times the time of agents' forms.
+const SLOW: Duration = Duration::from_millis(15);
 
 /// Priority (nice value) of slow copies; nothing raises it again.
 const SLOW_PRIORITY: i32 = 10;

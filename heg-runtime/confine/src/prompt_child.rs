@@ -42,8 +42,7 @@ fn tokens(side: &TextSide, text: TextToEncode) -> Result<Vec<u32>, TextError> {
     match text {
         TextToEncode::Chat(conversation, bytes_max) => {
             let template = side.template.as_ref().map_err(Clone::clone)?;
-            let rendered = template.render_within(&conversation, bytes_max)?;
-            tokenizer.encode(&rendered, Special::AsWritten)
+            template.prompt(&conversation, tokenizer, bytes_max)
         }
         TextToEncode::Bare(text) => tokenizer.encode(&text, Special::Add),
         TextToEncode::AsWritten(text) => tokenizer.encode(&text, Special::AsWritten),

@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_io_timeout::TimeoutWriter;
 
 use super::State;
@@ -144,6 +144,7 @@ impl Client {
         let asked = Asked {
             transport: self.transport,
             activity: self.activity.clone(),
+            pace: &self.pace,
             is_ambiguous: self.ambiguity.was_seen(),
             request,
         };
@@ -155,10 +156,10 @@ impl Client {
             response.headers_mut().insert(CONNECTION, close);
         }
         let is_light = response.extensions().get::<Answered>().is_none();
-        if is_light && let Some(turn) = self.pace.next(Instant::now()) {
+        if is_light {
             // From here on, the connection may be closed to make room for others.
             drop(busy);
-            sleep_until(turn).await;
+            self.pace.turn().await;
             busy = self.activity.busy();
         }
         response.map(|body| Sending::new(body, busy))

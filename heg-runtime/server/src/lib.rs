@@ -185,7 +185,7 @@ struct State {
     metrics: Metrics,
     status: StatusCache,
     /// The pace of answers that do not involve the engine.
-    pace: Arc<Pace>,
+    pace: Pace,
     /// The end of the grace period.
     closing: Closing,
     /// Whether all kernels are ready.
@@ -305,7 +305,7 @@ impl State {
             flows: Flows::default(),
             metrics: Metrics::default(),
             status: StatusCache::default(),
-            pace: Arc::default(),
+            pace: Pace::default(),
             closing: Closing::default(),
             ready: AtomicBool::new(false),
             created: now.map_or(0, |time| time.as_secs()),

@@ -24,6 +24,7 @@ use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::flows::FlowName;
 use super::listen::Transport;
+use super::pace::ConnectionPace;
 use super::pool::Activity;
 use super::preparation::Effort;
 use super::request::{FIELD_HEADERS, flow_to_end};
@@ -45,16 +46,17 @@ pub(super) type ChargedBody = Sending<Body, Vec<Arc<Charge>>>;
 pub(super) struct Answered(pub(super) Arc<Charge>);
 
 /// A request whose head is complete, with its sender.
-pub(super) struct Asked {
+pub(super) struct Asked<'a> {
     pub(super) transport: Transport,
     pub(super) activity: Activity,
+    pub(super) pace: &'a ConnectionPace,
     /// Whether the head gives two lengths of the body.
     pub(super) is_ambiguous: bool,
     pub(super) request: Request<Incoming>,
 }
 
 /// Answers a request; errors have the format of OpenAI's API.
-pub(super) async fn route(state: &Arc<State>, asked: Asked) -> Response<ChargedBody> {
+pub(super) async fn route(state: &Arc<State>, asked: Asked<'_>) -> Response<ChargedBody> {
     let answer = tokio::select! {
         biased;
         answer = handle(state, asked) => answer,
@@ -66,10 +68,11 @@ pub(super) async fn route(state: &Arc<State>, asked: Asked) -> Response<ChargedB
     })
 }
 
-async fn handle(state: &Arc<State>, asked: Asked) -> Result<Response<ChargedBody>> {
+async fn handle(state: &Arc<State>, asked: Asked<'_>) -> Result<Response<ChargedBody>> {
     let Asked {
         transport,
         activity,
+        pace,
         is_ambiguous,
         request,
     } = asked;
@@ -81,15 +84,24 @@ async fn handle(state: &Arc<State>, asked: Asked) -> Result<Response<ChargedBody
     }
     head::check(&parts)?;
     let route = Route::of(parts.uri.path(), &parts.method)?;
-    let scope = match route {
-        Route::Page | Route::Health => transport.scope(),
+    let client = auth::scope(&state.tokens, &parts.headers, transport);
+    let client = match route {
+        // Open to anybody, but a client that shows its token is not held up by strangers.
+        Route::Page | Route::Health => {
+            let client = client.ok();
+            client.filter(|client| activity.belongs_to(*client).is_ok())
+        }
         Route::Client(_) => {
             head::check_site(&parts.headers)?;
-            let scope = auth::scope(&state.tokens, &parts.headers, transport)?;
-            activity.belongs_to(scope)?;
-            scope
+            let client = client?;
+            activity.belongs_to(client)?;
+            Some(client)
         }
     };
+    if let Some(client) = client {
+        pace.belongs_to(&state.pace, client);
+    }
+    let scope = client.unwrap_or_else(|| transport.scope());
     let account = state.accounts.of(scope);
     // This pays for the head until the answer exists, and then for the answer until it is sent.
     let mut charge = account.charge(HEAD_BYTES)?;
@@ -102,7 +114,7 @@ async fn handle(state: &Arc<State>, asked: Asked) -> Result<Response<ChargedBody
                 view: auth::view(&state.tokens, scope, transport),
                 parts: &parts,
             };
-            client(state, asking, route, body).await
+            answer_client(state, asking, route, body).await
         }
     };
     let mut response = answer.inspect_err(|error| {
@@ -125,7 +137,7 @@ struct Asking<'a> {
 }
 
 /// Answers an authenticated client.
-async fn client(
+async fn answer_client(
     state: &Arc<State>,
     asking: Asking<'_>,
     route: ClientRoute<'_>,

@@ -1,6 +1,6 @@
 //! Text on both sides of the model: prompts in, tokens out, text again.
 //!
-//! A conversation becomes text (`template`), text becomes tokens (`tokenizer`), logits become a token (`sample`), under
+//! A conversation becomes text (`template`), text becomes tokens (`tokenizer`; `prompt` does both), logits become a token (`sample`), under
 //! a restriction if the answer must have a format (`restriction`, `grammar`), tokens become text as they arrive
 //! (`stream`), text ends at a stop text (`stop`), and tool calls are found in it (`tools`).
 //!
@@ -40,6 +40,7 @@ mod date;
 mod error;
 mod grammar;
 mod logits;
+mod prompt;
 mod python;
 mod random;
 mod restriction;

@@ -7,6 +7,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use aho_corasick::AhoCorasick;
 use tokenizers::DecoderWrapper;
 
 use super::bpe_file::DeclaredId;
@@ -19,6 +20,7 @@ pub struct Tokenizer {
     form: Form,
     token_count: usize,
     token_bytes_max: usize,
+    special_texts: AhoCorasick,
 }
 
 /// Whether [`Tokenizer::encode`] adds the tokens of the file's post-processor.
@@ -64,11 +66,13 @@ impl Tokenizer {
         // This copies all texts, and so does the library's count: once is enough.
         let vocab = inner.get_vocab(true);
         let token_bytes_max = token_bytes_max(&inner, vocab.keys(), form);
+        let special_texts = special_texts(&inner)?;
         Ok(Self {
             inner,
             form,
             token_count: vocab.len(),
             token_bytes_max,
+            special_texts,
         })
     }
 
@@ -88,6 +92,13 @@ impl Tokenizer {
                 ),
             }),
         }
+    }
+
+    /// Finds the places at which special tokens begin in a text, in bytes; several may begin at one place. Those of a
+    /// single character cannot be told from text, and are left out.
+    pub(super) fn special_at(&self, text: &str) -> impl Iterator<Item = usize> {
+        let found = self.special_texts.find_overlapping_iter(text);
+        found.map(|found| found.start())
     }
 
     /// Decodes token ids to text, without special tokens. Ids outside the vocabulary are ignored, as in `transformers`:
@@ -198,6 +209,14 @@ fn read_with_library(bytes: &[u8]) -> Result<(tokenizers::Tokenizer, Vec<Declare
         tokenizer.with_padding(None);
         Ok((tokenizer, declared))
     })
+}
+
+fn special_texts(inner: &tokenizers::Tokenizer) -> Result<AhoCorasick> {
+    let added = inner.get_added_vocabulary().get_added_tokens_decoder();
+    let special = added.values().filter(|token| token.special);
+    let texts = special.map(|token| token.content.as_str());
+    let texts = texts.filter(|text| text.chars().nth(1).is_some());
+    AhoCorasick::new(texts).map_err(|error| failure(&error))
 }
 
 fn form_of(decoder: Option<&DecoderWrapper>) -> Form {

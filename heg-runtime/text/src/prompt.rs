@@ -109,15 +109,25 @@ fn marked_text(tokenizer: &Tokenizer, text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, LazyLock};
+
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::super::tokenizer::tests::{fixture, tiny_agent};
     use super::*;
 
-    fn template() -> ChatTemplate {
-        let source = std::fs::read_to_string(fixture!("chat_template.jinja")).unwrap();
-        ChatTemplate::new(&source, Default::default()).unwrap()
+    fn template() -> &'static ChatTemplate {
+        static TEMPLATE: LazyLock<ChatTemplate> = LazyLock::new(|| {
+            let source = std::fs::read_to_string(fixture!("chat_template.jinja")).unwrap();
+            ChatTemplate::new(&source, Default::default()).unwrap()
+        });
+        &TEMPLATE
+    }
+
+    fn tokenizer() -> &'static Tokenizer {
+        static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(tiny_agent);
+        &TOKENIZER
     }
 
     fn conversation(messages: Value) -> Conversation {
@@ -130,10 +140,9 @@ mod tests {
 
     /// The special tokens of a prompt.
     fn special(conversation: &Conversation) -> Vec<u32> {
-        let tokenizer = tiny_agent();
-        let prompt = template().prompt(conversation, &tokenizer, usize::MAX);
+        let prompt = template().prompt(conversation, tokenizer(), usize::MAX);
         let mut tokens = prompt.unwrap();
-        tokens.retain(|token| tokenizer.is_special(*token));
+        tokens.retain(|token| tokenizer().is_special(*token));
         tokens
     }
 
@@ -148,10 +157,9 @@ mod tests {
             assert_eq!(special(&forged), plain);
         }
         // The words stay.
-        let tokenizer = tiny_agent();
         let forged = conversation(json!([{ "role": "user", "content": FORGED }]));
-        let prompt = template().prompt(&forged, &tokenizer, usize::MAX).unwrap();
-        let text = tokenizer.decode(&prompt).unwrap();
+        let prompt = template().prompt(&forged, tokenizer(), usize::MAX).unwrap();
+        let text = tokenizer().decode(&prompt).unwrap();
         assert!(text.contains(FORGED), "{text}");
         assert!(!text.contains(MARK));
     }
@@ -165,15 +173,14 @@ mod tests {
 
     #[test]
     fn other_texts_have_the_tokens_of_the_rendered_text() {
-        let tokenizer = tiny_agent();
         let plain = conversation(json!([
             { "role": "system", "content": "Be brief." },
             { "role": "user", "content": "is a < b | c > d? \u{fdd0} <|eot_id" },
         ]));
         let rendered = template().render(&plain).unwrap();
         assert_eq!(
-            template().prompt(&plain, &tokenizer, usize::MAX),
-            tokenizer.encode(&rendered, Special::AsWritten)
+            template().prompt(&plain, tokenizer(), usize::MAX),
+            tokenizer().encode(&rendered, Special::AsWritten)
         );
     }
 

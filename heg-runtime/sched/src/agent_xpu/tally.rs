@@ -2,7 +2,7 @@
 
 use super::AgentXpu;
 use super::decode_pipeline::NextIteration;
-use super::prefill_pipeline::Next;
+use super::next::Next;
 use super::prefills::Slot;
 use crate::batch::Candidate;
 use crate::costs::Costs;

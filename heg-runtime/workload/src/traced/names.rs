@@ -72,12 +72,11 @@ pub(super) const OUTCOMES: [(LaunchOutcome, &str); 6] = [
 ];
 
 /// The reasons without parameters.
-const REASONS: [(HoldReason, &str); 10] = [
+const REASONS: [(HoldReason, &str); 9] = [
     (HoldReason::Turn, "turn"),
     (HoldReason::Memory, "memory"),
     (HoldReason::Flash, "flash"),
     (HoldReason::BatchFull, "full batch"),
-    (HoldReason::Company, "slows down the batch"),
     (HoldReason::Iteration, "iteration"),
     (HoldReason::Answers, "answers"),
     (HoldReason::NoLane, "no lane"),

@@ -6,11 +6,7 @@ use std::cell::Cell;
 use heg_spec::Policy;
 use heg_spec::policy::Resume;
 
-use super::agent_xpu::rules::{
-    Card, HoldCard, Rule, RuleCard, ageing, aside, balance, bandwidth, bubble, client_turns,
-    company, ending_first, graphics, is_agent_xpu, npu_attention, power, preemption, prefill_first,
-    pressure, proactive_share, reactive_first, remainder, short_prompts_first, split, young_first,
-};
+use super::agent_xpu::rules::{self, Card, HoldCard, Rule, RuleCard, is_agent_xpu};
 
 /// Makes the card of a mechanism that is a choice among requests or kernels, and no rule.
 const fn choice(name: &'static str, is_on: fn(&Policy) -> bool, remove: fn(&mut Policy)) -> Card {
@@ -42,42 +38,42 @@ macro_rules! mechanisms {
 
 mechanisms! {
     /// A reactive prompt took the lanes from a proactive one (4.4).
-    Preemption: preemption::CARD,
+    Preemption: rules::preemption::CARD,
     /// A shorter reactive prompt passed a longer one.
-    ShortPromptsFirst: short_prompts_first::CARD,
+    ShortPromptsFirst: rules::short_prompts_first::CARD,
     /// An overdue request's prompt did not get the iGPU yet, since it had waited for others of its class.
-    AgeingFromTurn: ageing::FROM_TURN,
+    AgeingFromTurn: rules::ageing::FROM_TURN,
     /// Proactive prompts ran a kernel that they had been owed beside reactive decoding.
-    ProactiveShare: proactive_share::CARD,
+    ProactiveShare: rules::proactive_share::CARD,
     /// A client had its turn before an earlier request of another one. No policy switches it: it acts whenever there
     /// is more than one client.
-    ClientTurns: client_turns::CARD,
+    ClientTurns: rules::client_turns::CARD,
     /// A proactive request became overdue (4.5).
-    Ageing: ageing::CARD,
+    Ageing: rules::ageing::CARD,
     /// A proactive prompt waited for reactive decoding, without an NPU. No policy switches it.
-    ReactiveFirst: reactive_first::CARD,
+    ReactiveFirst: rules::reactive_first::CARD,
     /// A long reactive prompt waited for a reactive answer that had just begun.
-    YoungAnswersFirst: young_first::CARD,
+    YoungAnswersFirst: rules::young_first::CARD,
     /// A long reactive prompt waited for a reactive answer that was sure to end soon.
-    EndingAnswersFirst: ending_first::CARD,
+    EndingAnswersFirst: rules::ending_first::CARD,
     /// An iteration gave way to a prompt (4.3).
-    PrefillFirst: prefill_first::CARD,
+    PrefillFirst: rules::prefill_first::CARD,
     /// A short reactive prompt ran on the iGPU beside another one on the NPU.
-    ShortPromptsAside: aside::SHORT,
+    ShortPromptsAside: rules::aside::SHORT,
     /// A longer reactive prompt ran aside, or one while reactive requests decode.
-    LongPromptsAside: aside::LONG,
+    LongPromptsAside: rules::aside::LONG,
     /// The iGPU took a chunk of a reactive prompt (4.3, Algorithm 1).
-    Split: split::CARD,
+    Split: rules::split::CARD,
     /// The iGPU took a chunk of a reactive prompt while proactive requests decode.
-    SplitBesideProactive: split::BESIDE_PROACTIVE,
+    SplitBesideProactive: rules::split::BESIDE_PROACTIVE,
     /// The iGPU took a chunk of a proactive prompt (v1 6.5).
-    Balance: balance::CARD,
+    Balance: rules::balance::CARD,
     /// A remainder waited for the chunks beside it (4.3).
-    RemainderDeferral: remainder::CARD,
+    RemainderDeferral: rules::remainder::CARD,
     /// The NPU took attention, with a kernel compiled for it (4.3).
-    NpuAttention: npu_attention::CARD,
+    NpuAttention: rules::npu_attention::CARD,
     /// Work waited because both devices together want more bandwidth than there is (4.3).
-    BandwidthDeferral: bandwidth::CARD,
+    BandwidthDeferral: rules::bandwidth::CARD,
     /// A batch beside a reactive request left proactive ones out (4.5).
     ReactiveFirstBatch: choice(
         "reactive-first batches (4.5)",
@@ -85,7 +81,7 @@ mechanisms! {
         |policy| policy.decode.reactive_batch_max = None,
     ),
     /// A batch left out proactive answers that would have slowed the reactive ones down.
-    ReactiveSlowdown: company::CARD,
+    ReactiveSlowdown: rules::company::CARD,
     /// Length decided which proactive requests a batch left out (4.5).
     LongestLeftOut: choice(
         "eviction of the longest (4.5)",
@@ -111,13 +107,13 @@ mechanisms! {
         |policy| policy.prefill.resume = Resume::Arrival,
     ),
     /// A kernel waited for memory pressure to fall (v1 6.4).
-    Pressure: pressure::CARD,
+    Pressure: rules::pressure::CARD,
     /// A proactive prompt filled a bubble, or waited for one (v1 6.3).
-    Backfill: bubble::CARD,
+    Backfill: rules::bubble::CARD,
     /// The iGPU rested for graphics (4.1).
-    IgpuShare: graphics::CARD,
+    IgpuShare: rules::graphics::CARD,
     /// Work waited because both devices together draw too much power (v1 6.2).
-    PowerBudget: power::CARD,
+    PowerBudget: rules::power::CARD,
 }
 
 impl Mechanism {

@@ -4,7 +4,7 @@ use super::AgentXpu;
 use super::rules::{Proposal, Verdict};
 use super::stage::Entry;
 use crate::costs::{Call, Cost, Costs};
-use crate::event::{Kernel, Work};
+use crate::event::{LayerKernel, Work};
 use crate::prefill::{Prefill, Step};
 use crate::request::Lane;
 
@@ -69,7 +69,7 @@ impl<C: Costs> AgentXpu<C> {
         };
         let npu = self.lanes.is_present(Lane::Npu).then_some(Lane::Npu);
         let dynamic = self.dynamic_lane();
-        if step.kernel == Kernel::Mha {
+        if step.kernel == LayerKernel::Mha {
             return self.attention_lane(entry, step, call);
         }
         let place = Proposal::Place {

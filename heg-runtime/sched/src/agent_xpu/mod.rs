@@ -383,7 +383,7 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
 
 /// The call that shows whether a lane can attend.
 const ATTENTION: Call = Call::Prefill {
-    kernel: super::event::Kernel::Mha,
+    kernel: super::event::LayerKernel::Mha,
     tokens: 1,
     context: 1,
 };
@@ -391,7 +391,7 @@ const ATTENTION: Call = Call::Prefill {
 /// Returns the call that shows whether a lane has token-wise kernels.
 fn token_wise(tokens: u32) -> Call {
     Call::Prefill {
-        kernel: super::event::Kernel::Ffn,
+        kernel: super::event::LayerKernel::Ffn,
         tokens,
         context: tokens,
     }

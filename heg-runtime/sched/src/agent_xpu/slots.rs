@@ -6,7 +6,7 @@ use super::AgentXpu;
 use super::prefills::Slot;
 use super::rules::{Proposal, Question, Verdict};
 use crate::costs::{Call, Costs};
-use crate::event::{Actions, Kernel};
+use crate::event::{Actions, LayerKernel};
 use crate::mechanism::Mechanism;
 use crate::request::{Class, Lane, RequestId};
 
@@ -149,12 +149,12 @@ impl<C: Costs> AgentXpu<C> {
         let (tokens, kernel) = match entry.prefill() {
             Some(prefill) => {
                 let mut ready = prefill.ready();
-                let step = ready.find(|step| step.kernel != Kernel::Mha)?;
+                let step = ready.find(|step| step.kernel != LayerKernel::Mha)?;
                 (step.segment.tokens, step.kernel)
             }
             None => {
                 let chunk = self.model.chunk_tokens;
-                (entry.prompt_tokens.min(chunk), Kernel::Qkv)
+                (entry.prompt_tokens.min(chunk), LayerKernel::Qkv)
             }
         };
         let call = Call::Prefill {

@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use heg_sched::{
-    Action, Actions, CachedCosts, Class, ClientId, Decoding, Event, Finish, FlowId, Kernel, Lane,
-    Micros, Scheduler, Segment, Submission, WarmKernel, Work,
+    Action, Actions, CachedCosts, Class, ClientId, Decoding, Event, Finish, FlowId, Lane,
+    LayerKernel, Micros, Scheduler, Segment, Submission, WarmKernel, Work,
 };
 use heg_sim::{AnalyticCosts, Contender, Dimensions, Faults, Rival, simulate};
 use heg_spec::Seeded;
@@ -270,9 +270,9 @@ fn work_text(work: &Work) -> String {
             kernel,
         } => {
             let kernel = match kernel {
-                Kernel::Qkv => "qkv",
-                Kernel::Mha => "mha",
-                Kernel::Ffn => "ffn",
+                LayerKernel::Qkv => "qkv",
+                LayerKernel::Mha => "mha",
+                LayerKernel::Ffn => "ffn",
             };
             let rows = segment_text(*segment);
             format!("prefill r{} {rows} layer {layer} {kernel}", request.0)

@@ -9,7 +9,7 @@ use super::{
     View, is_agent_xpu,
 };
 use crate::costs::Call;
-use crate::event::{Kernel, Work};
+use crate::event::{LayerKernel, Work};
 
 /// Rows of context of the layer that stands for decoding: its bandwidth is mostly that of its weights. Chosen.
 const DECODE_CONTEXT: u32 = 256;
@@ -48,7 +48,7 @@ impl Rule for Bandwidth {
                 cost,
                 step,
             } => {
-                let token_wise = step.is_some_and(|(_, step)| step.kernel != Kernel::Mha);
+                let token_wise = step.is_some_and(|(_, step)| step.kernel != LayerKernel::Mha);
                 lane == Lane::Npu && !token_wise && self.must_wait_for_decode(view, entry, cost)
             }
             Proposal::Iteration { class, lane, cost } => {
@@ -82,7 +82,7 @@ impl Bandwidth {
             let token_wise = matches!(
                 running.work,
                 Work::Prefill {
-                    kernel: Kernel::Qkv | Kernel::Ffn,
+                    kernel: LayerKernel::Qkv | LayerKernel::Ffn,
                     ..
                 }
             );

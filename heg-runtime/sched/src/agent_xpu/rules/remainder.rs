@@ -5,7 +5,7 @@ use super::{
     Card, Cost, Counted, HoldCard, Lane, Micros, Prefill, Proposal, Question, Rule, RuleCard, Slot,
     Step, Verdict, View,
 };
-use crate::event::Kernel;
+use crate::event::LayerKernel;
 
 pub(crate) const CARD: Card = Card {
     name: "deferral of the remainder (4.3)",
@@ -66,7 +66,7 @@ impl Rule for Remainder {
 
 /// Whether a step is a token-wise kernel of the remainder.
 fn is_of_remainder(prefill: &Prefill, step: Step) -> bool {
-    step.kernel != Kernel::Mha && step.part >= prefill.chunks()
+    step.kernel != LayerKernel::Mha && step.part >= prefill.chunks()
 }
 
 /// The time at which the remainder has to start in order to end together with the last chunk at the same kernel;

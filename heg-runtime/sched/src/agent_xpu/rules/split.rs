@@ -6,7 +6,7 @@ use super::{
     View, is_agent_xpu,
 };
 use crate::costs::Call;
-use crate::event::Kernel;
+use crate::event::LayerKernel;
 use crate::partition::{LayerTimes, npu_chunks};
 
 /// The split of reactive prompts.
@@ -91,13 +91,13 @@ fn layer_times(view: &dyn View, prefill: &Prefill) -> Option<LayerTimes> {
         Some(view.cost(lane, call)?.latency_us)
     };
     let token_wise = |lane, tokens| {
-        let qkv = latency(lane, Kernel::Qkv, tokens, tokens)?;
-        Some(qkv + latency(lane, Kernel::Ffn, tokens, tokens)?)
+        let qkv = latency(lane, LayerKernel::Qkv, tokens, tokens)?;
+        Some(qkv + latency(lane, LayerKernel::Ffn, tokens, tokens)?)
     };
     let chunk = view.model().chunk_tokens;
     let attention: Option<f64> = prefill
         .segments()
-        .map(|segment| latency(dynamic, Kernel::Mha, segment.tokens, segment.context()))
+        .map(|segment| latency(dynamic, LayerKernel::Mha, segment.tokens, segment.context()))
         .sum();
     let remainder = match prefill.remainder() {
         0 => 0.0,

@@ -128,10 +128,10 @@ impl Drafter {
     pub fn draft(&self, shape: Shape, tokens_max: usize, sources: &DraftSources<'_>) -> Draft {
         let guesses = self.guesses(sources);
         match shape {
-            Shape::Tree if self.policy.trees => tree::grow(&guesses, tokens_max, |bucket| {
+            Shape::Tree => tree::grow(&guesses, tokens_max, |bucket| {
                 self.probability(sources.taught, bucket)
             }),
-            Shape::Tree | Shape::Chain => self.chain(&guesses, tokens_max, sources.taught),
+            Shape::Chain => self.chain(&guesses, tokens_max, sources.taught),
         }
     }
 
@@ -197,10 +197,9 @@ impl Drafter {
         let matches = policy
             .history
             .then(|| self.history.matches(sources.history));
-        let history = matches
-            .into_iter()
-            .flatten()
-            .filter_map(|(answers, at)| texts(DraftSource::History, answers).matched(at));
+        let matches = matches.into_iter().flatten();
+        let history =
+            matches.filter_map(|(answers, at)| texts(DraftSource::History, answers).matched(at));
         let calibrated = self.calibrated.iter().filter(|_| policy.calibration);
         let likely = calibrated.flat_map(|prompt| {
             let begin = prompt.beginnings(&self.recent).into_iter();

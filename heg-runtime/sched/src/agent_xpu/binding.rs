@@ -101,12 +101,10 @@ impl<C: Costs> AgentXpu<C> {
             .and_then(|lane| Some((lane, self.costs.cost(lane, call)?)));
         let (segment, present) = (step.segment, self.lanes.is_present(Lane::Npu));
         let npu = present
-            .then(
-                || match self.judged(Proposal::Attention { segment, call }).0 {
-                    Verdict::At(cost) => Some(cost),
-                    _ => None,
-                },
-            )
+            .then(|| match self.judged(Proposal::Attention { segment }).0 {
+                Verdict::At(cost) => Some(cost),
+                _ => None,
+            })
             .flatten()
             // If it would have to wait for decoding on the NPU, the iGPU is the better place.
             .filter(|cost| !self.is_diverted(entry, *cost))

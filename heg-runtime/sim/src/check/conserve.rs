@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use heg_spec::policy::{NpuAttention, Resume};
+use heg_spec::policy::Resume;
 
 use super::world::{Phase, Seen};
 use super::{Checked, SchedulerInvariant};
@@ -235,8 +235,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     /// Returns whether attention waits that only the lane of dynamic kernels can run.
     pub(super) fn dynamic_prefill_waits(&self) -> bool {
-        let bundle = self.rules.policy.prefill.attention == NpuAttention::Bundle;
-        let npu = self.world.is_present(Lane::Npu) && (bundle || !self.world.warm.is_empty());
+        let npu = self.world.is_present(Lane::Npu) && !self.world.warm.is_empty();
         !npu && self.rules.policy.pressure.is_none()
             && self.all_foremost(|_, kernel| kernel == LayerKernel::Mha)
     }

@@ -35,7 +35,7 @@ use super::prefills::Slot;
 use super::stage::{Entry, Phase};
 use super::view::View;
 use crate::batch::Candidate;
-use crate::costs::{Call, Cost};
+use crate::costs::Cost;
 use crate::event::Segment;
 use crate::lanes::Running;
 use crate::prefill::{Prefill, Step};
@@ -69,8 +69,8 @@ pub(crate) enum Proposal<'a> {
         prefill: &'a Prefill,
         step: Step,
     },
-    /// Attention over a segment runs on the NPU, whose general kernel for it is `call`.
-    Attention { segment: Segment, call: Call },
+    /// Attention over a segment runs on the NPU.
+    Attention { segment: Segment },
     /// A waiting prompt takes the lanes from the one in progress.
     Preemption { next: &'a Entry, current: &'a Entry },
     /// The lane of dynamic kernels is lent to a second reactive prompt.

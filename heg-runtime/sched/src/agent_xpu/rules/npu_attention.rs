@@ -1,9 +1,8 @@
-//! The NPU takes attention where it has a static kernel that ends earlier (§4.3): one compiled for the request while
-//! it waits, or one of the bundle's.
+//! The NPU takes attention where a static kernel, compiled for the request while it waited, ends earlier (§4.3).
 
 use heg_spec::policy::NpuAttention;
 
-use super::{Card, Counted, Lane, Proposal, Question, Rule, RuleCard, Verdict, View};
+use super::{Card, Counted, Proposal, Question, Rule, RuleCard, Verdict, View};
 
 pub(crate) const CARD: Card = Card {
     name: "NPU attention on the fly (4.3)",
@@ -15,28 +14,19 @@ pub(crate) const CARD: Card = Card {
         hold: None,
         rule: |policy| match policy.prefill.attention {
             NpuAttention::Off => None,
-            NpuAttention::WarmUp => Some(Box::new(Kernels::Compiled)),
-            NpuAttention::Bundle => Some(Box::new(Kernels::Bundled)),
+            NpuAttention::WarmUp => Some(Box::new(CompiledAttention)),
         },
     }),
 };
 
-/// The static attention kernels of the NPU.
 #[derive(Debug)]
-enum Kernels {
-    Compiled,
-    Bundled,
-}
+struct CompiledAttention;
 
-impl Rule for Kernels {
+impl Rule for CompiledAttention {
     fn judge(&self, view: &dyn View, proposal: Proposal<'_>) -> Verdict {
-        let Proposal::Attention { segment, call } = proposal else {
+        let Proposal::Attention { segment } = proposal else {
             return Verdict::Pass;
         };
-        let cost = match self {
-            Self::Compiled => view.warm_cost(segment),
-            Self::Bundled => view.cost(Lane::Npu, call),
-        };
-        cost.map_or(Verdict::Pass, Verdict::At)
+        view.warm_cost(segment).map_or(Verdict::Pass, Verdict::At)
     }
 }

@@ -1,7 +1,7 @@
 //! Machines and models of the evaluation, from their data sheets.
 
 use anyhow::{Context, Result};
-use heg_sched::{Call, Cost, Costs, LayerKernel, Lane, Micros, ModelShape, WarmKernel};
+use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel};
 use heg_sim::{AnalyticCosts, DevicePeak, Dimensions, PowerModel, StagePower};
 use heg_spec::{Soc, shipped};
 use xtask::fail::Fail;

@@ -5,7 +5,9 @@
 
 use super::Subject;
 use super::hardware::{Hardware, LONG_TOKENS, ModelShapes, SHORT_TOKENS};
-use heg_sched::{Call, Costs, LayerKernel, Lane, SwitchedBlock, Switching, best_ready_us, plan, times};
+use heg_sched::{
+    Call, Costs, Lane, LayerKernel, SwitchedBlock, Switching, best_ready_us, plan, times,
+};
 
 /// Layers of a block. Chosen, since the paper does not say: six or seven blocks.
 const BLOCK_LAYERS: u32 = 4;

@@ -153,8 +153,6 @@ pub enum NpuAttention {
     Off,
     /// With kernels compiled for a request while it waits (on-the-fly warm-up).
     WarmUp,
-    /// With the static kernels of the bundle, whenever the iGPU would take longer, its queue included.
-    Bundle,
 }
 
 /// Order of preempted and waiting requests.
@@ -226,8 +224,6 @@ pub struct DraftPolicy {
     pub frequencies: bool,
     /// Whether acceptance rates of drafted tokens are learnt, by the tokens' source.
     pub learning: bool,
-    /// Whether several continuations are drafted, as a tree, where trees are requested.
-    pub trees: bool,
     /// Tokens that are drafted for each request, whatever the cost of their rows. `None`: as many as pay off.
     pub fixed_tokens: Option<u32>,
     /// Whether idle lanes read prompts again and draft from what the model found likely in them (sd.npu 3.3).
@@ -350,7 +346,6 @@ impl Default for DraftPolicy {
             grammar: true,
             frequencies: true,
             learning: true,
-            trees: true,
             fixed_tokens: None,
             calibration: false,
             reuse: false,

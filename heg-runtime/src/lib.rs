@@ -37,8 +37,8 @@ pub use heg_engine::{EngineError, FinishReason, history};
 pub use heg_exec as exec;
 pub use heg_exec::mem::KvCache;
 pub use heg_exec::{
-    Descent, DeviceFacts, ExecError, ExitStatus, Misfit, NpuFacts, Reason, Rung, Source, Step,
-    profile, summary, verdicts,
+    Descent, DescentStep, DeviceFacts, ExecError, ExitStatus, Misfit, NpuFacts, Reason, Rung,
+    RungSource, profile, summary, verdicts,
 };
 pub use heg_text as text;
 pub use load::{Loaded, TextFiles, TextSource};

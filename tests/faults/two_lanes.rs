@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use heg_runtime::engine::{Fault, FaultPlan, Request, Victim};
-use heg_sched::{Action, Class, Event, Finish, Kernel, Lane, Micros, Observer, RequestId, Segment};
+use heg_sched::{
+    Action, Class, Event, Finish, Lane, LayerKernel, Micros, Observer, RequestId, Segment,
+};
 use heg_spec::Policy;
 use heg_workload::{LaunchOutcome, TraceEvent, TraceRecorder, TracedCall, TracedLaunch};
 
@@ -32,7 +34,7 @@ impl Observer for Watch {
 struct Ran {
     lane: Lane,
     request: RequestId,
-    kernel: Kernel,
+    kernel: LayerKernel,
     layer: u32,
     segment: Segment,
     start: Micros,
@@ -61,7 +63,7 @@ impl Ran {
     }
 
     fn is_token_wise(&self) -> bool {
-        self.kernel != Kernel::Mha
+        self.kernel != LayerKernel::Mha
     }
 }
 
@@ -216,7 +218,7 @@ fn a_reactive_prompt_has_the_npus_lane_after_the_kernel_that_runs_and_nothing_ru
     assert_eq!(beside, 0);
     let resumed = ran.iter().filter(|ran| ran.start >= served);
     assert!(resumed.filter(|ran| ran.lane == Lane::Npu).count() > 0);
-    let mut times: BTreeMap<(u32, u32, Kernel), u32> = BTreeMap::new();
+    let mut times: BTreeMap<(u32, u32, LayerKernel), u32> = BTreeMap::new();
     for ran in &ran {
         *times
             .entry((ran.segment.position, ran.layer, ran.kernel))

@@ -11,7 +11,7 @@ use heg_runtime::engine::{
 };
 use heg_runtime::exec::ExecutorOptions;
 use heg_sched::Observer;
-use heg_sched::{Action, Class, Event, Finish, Kernel, Lane, Micros, Work};
+use heg_sched::{Action, Class, Event, Finish, Lane, LayerKernel, Micros, Work};
 use heg_spec::{Policy, WeightForm, shipped};
 use heg_tests::golden;
 use heg_tests::questions::{Question, agent_30m, questions};
@@ -150,7 +150,7 @@ impl Observer for Attention {
                 },
                 ..
             } = action
-                && *kernel == Kernel::Mha
+                && *kernel == LayerKernel::Mha
             {
                 launched.entry(*lane).or_default().push(segment.context());
             }

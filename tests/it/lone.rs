@@ -3,7 +3,7 @@
 use heg_artifacts::manifest::{Kernel, KnownAnswers, Role};
 use heg_openvino::Core;
 use heg_runtime::exec::{Loader, LoneKernel, Place};
-use heg_runtime::{Loaded, Rung, Source};
+use heg_runtime::{Loaded, Rung, RungSource};
 use heg_spec::{DeviceClass, Group};
 use heg_tests::{Workbench, fixture, openvino_or_skip};
 
@@ -48,7 +48,7 @@ fn rungs(kernel: &Kernel, role: DeviceClass) -> Vec<Rung> {
         .map(|(variant, _)| Rung {
             role,
             variant,
-            source: Source::Ir,
+            source: RungSource::Ir,
         })
         .collect()
 }

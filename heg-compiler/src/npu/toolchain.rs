@@ -225,11 +225,13 @@ impl fmt::Display for NpuToolchain {
 impl Provider {
     /// The OpenVINO in use, if it has an NPU compiler (that of Python wheels for Linux has none).
     ///
-    /// Errors: [`heg_openvino::Error::LibraryExposed`] if others could change it.
-    pub fn native() -> Result<Option<Self>, heg_openvino::Error> {
+    /// Errors: [`heg_openvino::OpenvinoError::LibraryExposed`] if others could change it.
+    pub fn native() -> Result<Option<Self>, heg_openvino::OpenvinoError> {
         let libraries = match find_libraries() {
             Ok(libraries) => libraries,
-            Err(exposed @ heg_openvino::Error::LibraryExposed { .. }) => return Err(exposed),
+            Err(exposed @ heg_openvino::OpenvinoError::LibraryExposed { .. }) => {
+                return Err(exposed);
+            }
             Err(_) => return Ok(None),
         };
         let has_compiler = libraries.join(COMPILER_LIBRARY).is_file();

@@ -119,15 +119,15 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
                 "leave `--lock-weights` out: pages of weights then come and go, and answers are slower",
             );
         }
-        if let Some(cause) = cause.downcast_ref::<heg_openvino::Error>() {
+        if let Some(cause) = cause.downcast_ref::<heg_openvino::OpenvinoError>() {
             return openvino_hint(cause);
         }
         bundle_hint(cause.downcast_ref::<heg_artifacts::Error>()?)
     })
 }
 
-fn openvino_hint(cause: &heg_openvino::Error) -> Option<&'static str> {
-    use heg_openvino::Error::{EnvironmentUnusable, LibraryExposed, LibraryNotFound};
+fn openvino_hint(cause: &heg_openvino::OpenvinoError) -> Option<&'static str> {
+    use heg_openvino::OpenvinoError::{EnvironmentUnusable, LibraryExposed, LibraryNotFound};
     match cause {
         LibraryNotFound { .. } | EnvironmentUnusable { .. } => Some(
             "run `cargo xtask setup`, set `OPENVINO_DIR` to an OpenVINO installation, or run without OpenVINO: \

@@ -6,7 +6,7 @@ use heg_artifacts::manifest::{self, Manifest, Model, ShapeClass, Variant};
 use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
 use heg_spec::{DeviceClass, Group};
 
-use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
+use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel, WorkStage};
 
 /// Costs of one model on one machine, as [`estimate`] predicts them.
 ///
@@ -190,9 +190,9 @@ impl Costs for AnnotatedCosts {
                 context,
             } => {
                 let group = match kernel {
-                    Kernel::Qkv => Group::Qkv,
-                    Kernel::Mha => Group::Mha,
-                    Kernel::Ffn => Group::Ffn,
+                    LayerKernel::Qkv => Group::Qkv,
+                    LayerKernel::Mha => Group::Mha,
+                    LayerKernel::Ffn => Group::Ffn,
                 };
                 let call = annotation::KernelCall {
                     tokens,
@@ -201,8 +201,8 @@ impl Costs for AnnotatedCosts {
                 };
                 let cost = self.kernel(lane, group, call)?;
                 Some(match kernel {
-                    Kernel::Mha => self.attention(lane, tokens, context, cost),
-                    Kernel::Qkv | Kernel::Ffn => cost,
+                    LayerKernel::Mha => self.attention(lane, tokens, context, cost),
+                    LayerKernel::Qkv | LayerKernel::Ffn => cost,
                 })
             }
             // The shapes of a batch are not static.

@@ -4,8 +4,8 @@ use heg_artifacts::manifest::Role;
 use heg_artifacts::program::{BufferId, BufferPlace, Step};
 
 use crate::attention::TREE_TOKENS_MAX;
-use crate::error::Error;
-use crate::kernel::{Kernel, Port};
+use crate::error::CpuError;
+use crate::kernel::{CpuKernel, Port};
 use crate::memory::ProgramRows;
 
 /// The arguments of one kernel call.
@@ -61,7 +61,7 @@ pub struct Context<'a> {
 
 impl CpuCall<'_> {
     /// Checks everything that kernels rely on: all rows and weights exist in the width that the program gives.
-    pub(crate) fn check(&self, kernel: &Kernel) -> Result<(), Error> {
+    pub(crate) fn check(&self, kernel: &CpuKernel) -> Result<(), CpuError> {
         // A call without rows has no phase, and `goes_on` would not be asked behind it.
         expect("rows", 0, 1, self.rows.min(1))?;
         self.check_weights(kernel)?;
@@ -85,7 +85,7 @@ impl CpuCall<'_> {
         Ok(())
     }
 
-    fn check_weights(&self, kernel: &Kernel) -> Result<(), Error> {
+    fn check_weights(&self, kernel: &CpuKernel) -> Result<(), CpuError> {
         expect("weights", 0, kernel.parameters.len(), self.weights.len())?;
         for (index, (weight, parameter)) in self.weights.iter().zip(&kernel.parameters).enumerate()
         {
@@ -111,7 +111,7 @@ impl CpuCall<'_> {
         index: usize,
         port: Port,
         runs: Option<&&[ProgramRows<'_>]>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), CpuError> {
         let runs = runs.copied().unwrap_or_default();
         let found = runs.iter().map(ProgramRows::count).sum();
         expect(what, index, self.rows, found)?;
@@ -123,7 +123,7 @@ impl CpuCall<'_> {
 
     /// Checks that results and residuals of products, and queries and results of attention, are single runs, since
     /// these steps address rows by one stride.
-    fn check_strides(&self, kernel: &Kernel) -> Result<(), Error> {
+    fn check_strides(&self, kernel: &CpuKernel) -> Result<(), CpuError> {
         let single = |id: BufferId| {
             let runs = match kernel.buffer(id).map(|buffer| buffer.place) {
                 Some(BufferPlace::Input(port)) => self.inputs.get(port as usize),
@@ -157,7 +157,7 @@ impl CpuCall<'_> {
     }
 
     /// Checks that rows of the cache have the width that attention reads, whatever their ports say.
-    fn check_contexts(&self, kernel: &Kernel) -> Result<(), Error> {
+    fn check_contexts(&self, kernel: &CpuKernel) -> Result<(), CpuError> {
         let kv_elements = kernel.attention().map_or(0, |(attention, _)| {
             attention.kv_heads as usize * attention.head_dim as usize
         });
@@ -186,7 +186,7 @@ impl CpuCall<'_> {
     }
 }
 
-fn check_tree(index: usize, tokens: usize, follows: &[u16]) -> Result<(), Error> {
+fn check_tree(index: usize, tokens: usize, follows: &[u16]) -> Result<(), CpuError> {
     expect(
         "tokens of a token tree",
         index,
@@ -206,11 +206,11 @@ fn check_tree(index: usize, tokens: usize, follows: &[u16]) -> Result<(), Error>
     Ok(())
 }
 
-fn expect(what: &'static str, index: usize, expected: usize, found: usize) -> Result<(), Error> {
+fn expect(what: &'static str, index: usize, expected: usize, found: usize) -> Result<(), CpuError> {
     if expected == found {
         return Ok(());
     }
-    Err(Error::Call {
+    Err(CpuError::Call {
         what,
         index,
         expected,

@@ -11,9 +11,9 @@ use heg_artifacts::program::Attention;
 use crate::attention::AttentionScratch;
 use crate::call::CpuCall;
 use crate::division::{Division, Partition, SIDES, WorkItem, index};
-use crate::error::Error;
+use crate::error::CpuError;
 use crate::execution::Execution;
-use crate::kernel::Kernel;
+use crate::kernel::CpuKernel;
 use crate::listed::{ListedOrder, ListedPhase};
 use crate::memory::Scratch;
 use crate::pace::{Done, Pace, PaceKey};
@@ -95,7 +95,7 @@ impl CpuDevice {
     /// # Errors
     ///
     /// As [`placed`](Self::placed).
-    pub fn new(options: CpuDeviceOptions) -> Result<Self, Error> {
+    pub fn new(options: CpuDeviceOptions) -> Result<Self, CpuError> {
         Self::placed(options.isa, &Placement::anywhere(options.threads))
     }
 
@@ -104,8 +104,8 @@ impl CpuDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] if this machine lacks the instructions, [`Error::Thread`] if a thread cannot be started.
-    pub fn placed(isa: Isa, placement: &Placement) -> Result<Self, Error> {
+    /// [`CpuError::Program`] if this machine lacks the instructions, [`CpuError::Thread`] if a thread cannot be started.
+    pub fn placed(isa: Isa, placement: &Placement) -> Result<Self, CpuError> {
         let crew = crew_of(placement);
         Self::over(isa, Pool::new(crew)?, [crew.threads, 0])
     }
@@ -121,7 +121,7 @@ impl CpuDevice {
         sides: &[Placement; 2],
         how: Synchronisation,
         partition: Box<dyn Partition>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, CpuError> {
         let crews = sides.each_ref().map(crew_of);
         let pool = Pool::pair(crews, how)?;
         Ok(Self {
@@ -130,15 +130,15 @@ impl CpuDevice {
         })
     }
 
-    fn over(isa: Isa, pool: Pool, crews: [usize; 2]) -> Result<Self, Error> {
+    fn over(isa: Isa, pool: Pool, crews: [usize; 2]) -> Result<Self, CpuError> {
         if !isa.is_available() {
-            return Err(Error::Program {
+            return Err(CpuError::Program {
                 what: "instruction set".to_owned(),
                 expected: "one that this machine has",
                 found: isa.to_string(),
             });
         }
-        let local = |_| -> Result<PerThread, Error> {
+        let local = |_| -> Result<PerThread, CpuError> {
             Ok(PerThread(UnsafeCell::new(Local {
                 panel: Panel::new(),
                 attention: AttentionScratch::new([])?,
@@ -179,7 +179,7 @@ impl CpuDevice {
     /// # Errors
     ///
     /// As [`run_order`](Self::run_order).
-    pub fn run(&mut self, kernel: &Kernel, call: &CpuCall<'_>) -> Result<(), Error> {
+    pub fn run(&mut self, kernel: &CpuKernel, call: &CpuCall<'_>) -> Result<(), CpuError> {
         self.run_order(&[(kernel, *call)], &|_| true)?;
         Ok(())
     }
@@ -192,14 +192,14 @@ impl CpuDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if rows or weights do not fit a kernel; then nothing was written. [`Error::Memory`] if scratch
-    /// rows cannot be allocated. [`Error::Lost`] if a thread panicked, now or before; for a pair, if one of each side
-    /// did. [`Error::Bug`] if a kernel's own invariant does not hold.
+    /// [`CpuError::Call`] if rows or weights do not fit a kernel; then nothing was written. [`CpuError::Memory`] if scratch
+    /// rows cannot be allocated. [`CpuError::Lost`] if a thread panicked, now or before; for a pair, if one of each side
+    /// did. [`CpuError::Bug`] if a kernel's own invariant does not hold.
     pub fn run_order(
         &mut self,
-        order: &[(&Kernel, CpuCall<'_>)],
+        order: &[(&CpuKernel, CpuCall<'_>)],
         goes_on: &(dyn Fn(usize) -> bool + Sync),
-    ) -> Result<usize, Error> {
+    ) -> Result<usize, CpuError> {
         for (kernel, call) in order {
             call.check(kernel)?;
         }
@@ -266,7 +266,7 @@ impl CpuDevice {
     }
 
     /// Lists the rows, phases and pieces of an order.
-    fn list(&mut self, order: &[(&Kernel, CpuCall<'_>)]) -> Result<(), Bug> {
+    fn list(&mut self, order: &[(&CpuKernel, CpuCall<'_>)]) -> Result<(), Bug> {
         self.listed.clear();
         let mut divide = |work: WorkItem, is_long: bool| match &self.partition {
             Some(partition) => {
@@ -318,7 +318,7 @@ impl CpuDevice {
         self.solo_tuner.learn(phases);
     }
 
-    fn make_room(&mut self, kernel: &Kernel, rows: usize) -> Result<(), Error> {
+    fn make_room(&mut self, kernel: &CpuKernel, rows: usize) -> Result<(), CpuError> {
         self.scratch
             .reserve(rows * kernel.scratch_elements * size_of::<f32>())?;
         for thread in &mut self.threads {

@@ -5,7 +5,7 @@ use heg_spec::Bug;
 /// An error of the CPU role.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum CpuError {
     /// A program that does not fit its kernel: running it might access foreign memory.
     #[error("cannot run the program of kernel `{kernel}`")]
     Unchecked {

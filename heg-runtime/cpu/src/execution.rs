@@ -14,7 +14,7 @@ use crate::attention::{self, AttentionCall, AttentionItem, AttentionItems, KvEle
 use crate::call::CpuCall;
 use crate::device::{Address, PerThread};
 use crate::division::{AREAS, Area, Division, SIDES, WorkItem, index};
-use crate::kernel::{Kernel, Layout, Port};
+use crate::kernel::{CpuKernel, Layout, Port};
 use crate::lanes::elements::Element;
 use crate::listed::ListedPhase;
 use crate::pool::Taken;
@@ -27,7 +27,7 @@ use heg_spec::{Bug, CutProduct, Isa, Side, bug};
 /// A running call.
 pub(crate) struct Execution<'a> {
     pub(crate) isa: Isa,
-    pub(crate) kernel: &'a Kernel,
+    pub(crate) kernel: &'a CpuKernel,
     pub(crate) call: &'a CpuCall<'a>,
     pub(crate) scratch: Address,
     /// Row addresses by port: inputs, then outputs.

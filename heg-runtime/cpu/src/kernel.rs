@@ -6,14 +6,14 @@ use heg_artifacts::program::{
     scratch_width,
 };
 
-use crate::error::Error;
+use crate::error::CpuError;
 use crate::execution::plain_stride;
 use crate::product::{Bits, Rounded, WeightKind};
 use heg_spec::{Activations, CutProduct, Group};
 
 /// A kernel that a device can run, shared by all places of the model that use it.
 #[derive(Debug)]
-pub struct Kernel {
+pub struct CpuKernel {
     pub(crate) program: Program,
     pub(crate) phases: Vec<StepPhase>,
     /// By phase: the product that a pair may divide; `None` for steps on single rows.
@@ -59,20 +59,20 @@ pub(crate) enum Layout {
     Rounded(usize, Rounded),
 }
 
-impl Kernel {
+impl CpuKernel {
     /// Prepares a program for products with `activations`, and for keys and values of type `kv`.
     ///
     /// # Errors
     ///
-    /// [`Error::Unchecked`] if the program is not valid for the kernel, on which everything that runs it relies.
-    /// [`Error::Program`] if a port has an element type that its kernels do not read.
+    /// [`CpuError::Unchecked`] if the program is not valid for the kernel, on which everything that runs it relies.
+    /// [`CpuError::Program`] if a port has an element type that its kernels do not read.
     pub fn new(
         program: Program,
         declared: &Declared,
         kv: ElementType,
         activations: Activations,
-    ) -> Result<Self, Error> {
-        let unsound = |source| Error::Unchecked {
+    ) -> Result<Self, CpuError> {
+        let unsound = |source| CpuError::Unchecked {
             kernel: declared.name.clone(),
             source: Box::new(source),
         };
@@ -90,7 +90,7 @@ impl Kernel {
             ports.iter().map(port).collect()
         };
         if !matches!(kv, ElementType::F32 | ElementType::Bf16) {
-            return Err(Error::Program {
+            return Err(CpuError::Program {
                 what: format!("keys and values of kernel `{}`", declared.name),
                 expected: "f32 or bf16",
                 found: format!("{kv:?}"),

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use crate::error::Error;
+use crate::error::CpuError;
 
 /// Consecutive rows: a part of a KV cache, of activations, or of a table.
 #[derive(Debug, Clone, Copy)]
@@ -101,11 +101,11 @@ impl Scratch {
     }
 
     /// Ensures room for `bytes` bytes. Growing discards the contents.
-    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), CpuError> {
         if bytes <= self.bytes {
             return Ok(());
         }
-        let refused = Error::Memory { bytes };
+        let refused = CpuError::Memory { bytes };
         let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT) else {
             return Err(refused);
         };

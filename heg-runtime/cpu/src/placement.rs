@@ -5,7 +5,7 @@ use std::thread;
 
 use heg_spec::soc::Cores;
 
-use crate::error::Error;
+use crate::error::CpuError;
 use crate::platform::{self, Core};
 
 /// Number of threads of a device, and the cores they run on.
@@ -30,8 +30,8 @@ impl Placement {
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] if a core is not available to this process, or the system cannot pin threads.
-    pub fn new(threads: Option<NonZeroUsize>, cores: &Cores) -> Result<Self, Error> {
+    /// [`CpuError::Program`] if a core is not available to this process, or the system cannot pin threads.
+    pub fn new(threads: Option<NonZeroUsize>, cores: &Cores) -> Result<Self, CpuError> {
         let at_once = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let there = platform::cores();
         Ok(match cores {
@@ -81,11 +81,11 @@ fn fast(cores: &[Core]) -> (usize, Vec<usize>) {
     (firsts.len(), kept_on)
 }
 
-fn check(asked: &[usize], there: &[Core]) -> Result<(), Error> {
+fn check(asked: &[usize], there: &[Core]) -> Result<(), CpuError> {
     let is_there = |core: &usize| there.iter().any(|known| known.number == *core);
     match asked.iter().find(|core| !is_there(core)) {
         None => Ok(()),
-        Some(missing) => Err(Error::Program {
+        Some(missing) => Err(CpuError::Program {
             what: "cores to pin threads to".to_owned(),
             expected: "numbers of cores that this process may use",
             found: missing.to_string(),

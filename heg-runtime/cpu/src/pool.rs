@@ -27,7 +27,7 @@ use heg_spec::Side;
 use heg_spec::policy::Synchronisation;
 
 use crate::division::SIDES;
-use crate::error::Error;
+use crate::error::CpuError;
 use crate::platform;
 use call::{Call, Queue, Work};
 pub(crate) use call::{Pieces, Taken};
@@ -73,16 +73,16 @@ struct Shared {
 
 impl Pool {
     /// A pool of the threads of one side.
-    pub(crate) fn new(crew: Crew<'_>) -> Result<Self, Error> {
+    pub(crate) fn new(crew: Crew<'_>) -> Result<Self, CpuError> {
         Self::with(&[crew], None)
     }
 
     /// A pool of the threads of two sides.
-    pub(crate) fn pair(crews: [Crew<'_>; 2], how: Synchronisation) -> Result<Self, Error> {
+    pub(crate) fn pair(crews: [Crew<'_>; 2], how: Synchronisation) -> Result<Self, CpuError> {
         Self::with(&crews, Some(Arc::new(PairBarrier::new(how))))
     }
 
-    fn with(crews: &[Crew<'_>], barrier: Option<Arc<PairBarrier>>) -> Result<Self, Error> {
+    fn with(crews: &[Crew<'_>], barrier: Option<Arc<PairBarrier>>) -> Result<Self, CpuError> {
         let nothing: &'static Work<'static> = &|_| ControlFlow::Continue(());
         let first = crews.first();
         let shared = Arc::new(Shared {
@@ -117,7 +117,7 @@ impl Pool {
             let thread = thread::Builder::new()
                 .name(format!("heg-cpu-{number}"))
                 .spawn(serve)
-                .map_err(Error::Thread)?;
+                .map_err(CpuError::Thread)?;
             pool.threads.push(thread);
         }
         Ok(pool)
@@ -138,12 +138,12 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if a piece panicked, now or before, that no other side could redo.
+    /// [`CpuError::Lost`] if a piece panicked, now or before, that no other side could redo.
     pub(crate) fn run(
         &mut self,
         phases: impl Iterator<Item = Pieces>,
         work: &Work<'_>,
-    ) -> Result<usize, Error> {
+    ) -> Result<usize, CpuError> {
         // SAFETY: only the lifetime changes. `work` is used by threads that have taken a piece, and this function
         // returns when all pieces are done of every phase that runs.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
@@ -170,7 +170,7 @@ impl Pool {
         }
         shared.carry_out(&call, 0);
         if shared.is_broken.load(Ordering::Relaxed) {
-            return Err(Error::Lost);
+            return Err(CpuError::Lost);
         }
         Ok(call.end.load(Ordering::Relaxed))
     }

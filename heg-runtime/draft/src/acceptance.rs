@@ -2,12 +2,12 @@
 //!
 //! A request learns its own rates on top of those learnt for its client: summaries repeat their document, chats do not.
 
-use crate::draft::Source;
+use crate::draft::DraftSource;
 
 /// Buckets of match length: 1, 2, up to 4, 8, 16, and longer.
 const LENGTHS: usize = 6;
 const EVIDENCES: usize = 4;
-const SOURCES: usize = Source::ALL.len();
+const SOURCES: usize = DraftSource::ALL.len();
 /// Chosen: number of own tokens that weigh as much as the prior.
 const PRIOR: f32 = 6.0;
 /// Chosen: decay per try, so that the latest fifty or so count.
@@ -29,14 +29,14 @@ enum Evidence {
 /// Bucket of drafted tokens that share one acceptance rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AcceptanceBucket {
-    source: Source,
+    source: DraftSource,
     length: u8,
     evidence: Evidence,
 }
 
 impl AcceptanceBucket {
     /// The bucket of a token that followed a match of `length` tokens in `count` of `all` occurrences.
-    pub(crate) fn of(source: Source, length: u32, count: u32, all: u32) -> Self {
+    pub(crate) fn of(source: DraftSource, length: u32, count: u32, all: u32) -> Self {
         let evidence = match (count, all) {
             (count, all) if count >= all && all > 1 => Evidence::Always,
             (count, all) if count >= all => Evidence::Once,
@@ -56,13 +56,13 @@ impl AcceptanceBucket {
         let by_length: [f32; LENGTHS] = [0.25, 0.4, 0.55, 0.7, 0.8, 0.9];
         let length = by_length[usize::from(self.length) % LENGTHS];
         match (self.source, self.evidence) {
-            (Source::Forced, _) => 0.95,
+            (DraftSource::Forced, _) => 0.95,
             // Likely continuations of the prompt's words predict the model's own less well.
-            (Source::Calibrated, Evidence::Always | Evidence::Once) => 0.7,
-            (Source::Calibrated, Evidence::Mostly) => 0.4,
-            (Source::Calibrated, Evidence::Seldom) => 0.15,
+            (DraftSource::Calibrated, Evidence::Always | Evidence::Once) => 0.7,
+            (DraftSource::Calibrated, Evidence::Mostly) => 0.4,
+            (DraftSource::Calibrated, Evidence::Seldom) => 0.15,
             // Clients that predict an answer are mostly right.
-            (Source::Prediction, Evidence::Once) => length.sqrt(),
+            (DraftSource::Prediction, Evidence::Once) => length.sqrt(),
             (_, Evidence::Seldom) => length * 0.35,
             (_, Evidence::Mostly) => length * 0.8,
             (_, Evidence::Once) => length,
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_a_request_sees_soon_weighs_more_than_what_others_saw() {
-        let bucket = AcceptanceBucket::of(Source::Context, 3, 1, 1);
+        let bucket = AcceptanceBucket::of(DraftSource::Context, 3, 1, 1);
         let (mut own, mut taught) = (Acceptance::default(), Acceptance::default());
         for _ in 0..1000 {
             taught.learn(bucket, true);
@@ -129,7 +129,7 @@ mod tests {
         let of = |length, count, all| {
             nothing.probability(
                 &nothing,
-                AcceptanceBucket::of(Source::History, length, count, all),
+                AcceptanceBucket::of(DraftSource::History, length, count, all),
             )
         };
         assert!(of(1, 1, 1) < of(2, 1, 1) && of(16, 1, 1) < of(17, 1, 1));

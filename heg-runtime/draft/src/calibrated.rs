@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::acceptance::AcceptanceBucket;
-use crate::draft::Source;
+use crate::draft::DraftSource;
 
 /// Occurrences of the latest token that are compared with the answer so far: the last ones.
 const PLACES: usize = 64;
@@ -57,7 +57,7 @@ impl Likely {
         let filled = places.filter(|(_, probability)| **probability > 0);
         filled.map(move |(token, probability)| {
             let twentieths = (20.0 * f32::from(*probability) / f32::from(u16::MAX)).round();
-            let bucket = AcceptanceBucket::of(Source::Calibrated, read, twentieths as u32, 20);
+            let bucket = AcceptanceBucket::of(DraftSource::Calibrated, read, twentieths as u32, 20);
             (*token, *probability, bucket)
         })
     }

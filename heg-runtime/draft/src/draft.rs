@@ -4,7 +4,7 @@ use crate::acceptance::AcceptanceBucket;
 
 /// The source of a drafted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
+pub enum DraftSource {
     /// The prompt and the answer so far.
     Context,
     /// Earlier answers.
@@ -19,7 +19,7 @@ pub enum Source {
     Forced,
 }
 
-impl Source {
+impl DraftSource {
     /// Every source.
     pub const ALL: [Self; 6] = [
         Self::Context,
@@ -61,7 +61,7 @@ impl Draft {
                 token,
                 parent,
                 path_probability: 1.0,
-                bucket: AcceptanceBucket::of(Source::Prediction, 1, 1, 1),
+                bucket: AcceptanceBucket::of(DraftSource::Prediction, 1, 1, 1),
             };
             let added = match parent {
                 Some(None) => false,

@@ -8,7 +8,7 @@ use heg_spec::policy::DraftPolicy;
 use crate::acceptance::{Acceptance, AcceptanceBucket};
 use crate::automaton::{Automaton, Match};
 use crate::calibrated::{Calibrated, Likely};
-use crate::draft::{Draft, Drafted, Source};
+use crate::draft::{Draft, DraftSource, Drafted};
 use crate::guess::{Guess, Texts};
 use crate::history::{History, REREAD, Reader};
 use crate::remainder::Remainder;
@@ -84,7 +84,7 @@ impl Drafter {
             recent,
             history: Reader::default(),
             expected: tokens.map_or_else(Remainder::default, |tokens| {
-                Remainder::of(Source::Prediction, tokens)
+                Remainder::of(DraftSource::Prediction, tokens)
             }),
             prediction: prediction.map(|it| (it, Match::NONE)),
             calibrated: None,
@@ -128,10 +128,10 @@ impl Drafter {
     pub fn draft(&self, shape: Shape, tokens_max: usize, sources: &DraftSources<'_>) -> Draft {
         let guesses = self.guesses(sources);
         match shape {
-            Shape::Tree if self.policy.trees => tree::grow(&guesses, tokens_max, |bucket| {
+            Shape::Tree => tree::grow(&guesses, tokens_max, |bucket| {
                 self.probability(sources.taught, bucket)
             }),
-            Shape::Tree | Shape::Chain => self.chain(&guesses, tokens_max, sources.taught),
+            Shape::Chain => self.chain(&guesses, tokens_max, sources.taught),
         }
     }
 
@@ -182,24 +182,24 @@ impl Drafter {
             by_frequency: policy.frequencies,
         };
         let forced = (policy.grammar && !sources.forced.is_empty()).then_some(Guess::Expected {
-            source: Source::Forced,
+            source: DraftSource::Forced,
             tokens: sources.forced,
             read: 0,
         });
         let expected = self.expected.guess().filter(|_| policy.prediction);
         let reused = self.reused.guess().filter(|_| policy.reuse);
         let repeated = policy.context.then(|| self.context.repeated());
-        let context = repeated.and_then(|at| texts(Source::Context, &self.context).matched(at));
+        let context =
+            repeated.and_then(|at| texts(DraftSource::Context, &self.context).matched(at));
         let prediction = self.prediction.as_ref().filter(|_| policy.prediction);
         let predicted =
-            prediction.and_then(|(it, at)| texts(Source::Prediction, &it.texts).matched(*at));
+            prediction.and_then(|(it, at)| texts(DraftSource::Prediction, &it.texts).matched(*at));
         let matches = policy
             .history
             .then(|| self.history.matches(sources.history));
-        let history = matches
-            .into_iter()
-            .flatten()
-            .filter_map(|(answers, at)| texts(Source::History, answers).matched(at));
+        let matches = matches.into_iter().flatten();
+        let history =
+            matches.filter_map(|(answers, at)| texts(DraftSource::History, answers).matched(at));
         let calibrated = self.calibrated.iter().filter(|_| policy.calibration);
         let likely = calibrated.flat_map(|prompt| {
             let begin = prompt.beginnings(&self.recent).into_iter();

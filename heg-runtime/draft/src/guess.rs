@@ -4,7 +4,7 @@
 use crate::acceptance::AcceptanceBucket;
 use crate::automaton::{Automaton, Match};
 use crate::calibrated::{Calibrated, Place};
-use crate::draft::Source;
+use crate::draft::DraftSource;
 
 /// Shorter matches considered besides the longest.
 const SHORTER: usize = 2;
@@ -12,7 +12,7 @@ const SHORTER: usize = 2;
 /// An automaton to draft from.
 #[derive(Clone, Copy)]
 pub(crate) struct Texts<'a> {
-    pub(crate) source: Source,
+    pub(crate) source: DraftSource,
     pub(crate) automaton: &'a Automaton,
     /// Whether continuations are ranked by frequency rather than by recency.
     pub(crate) by_frequency: bool,
@@ -32,7 +32,7 @@ pub(crate) enum Guess<'a> {
     },
     /// An expected sequence. `read` counts its tokens that are accepted or assumed to be.
     Expected {
-        source: Source,
+        source: DraftSource,
         tokens: &'a [u32],
         read: u32,
     },

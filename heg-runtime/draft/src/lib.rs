@@ -36,7 +36,7 @@ mod tree;
 pub use acceptance::Acceptance;
 pub use automaton::{Automaton, Continuation, Match};
 pub use calibrated::Likely;
-pub use draft::{Draft, Drafted, Source};
+pub use draft::{Draft, DraftSource, Drafted};
 pub use drafter::{DraftSources, Drafter, Shape, Verified};
 pub use history::{History, PROMPT_END};
 pub use texts::RequestTexts;

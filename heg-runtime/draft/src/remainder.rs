@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::draft::{Draft, Source};
+use crate::draft::{Draft, DraftSource};
 use crate::guess::Guess;
 
 /// Verifications for which a remainder waits for its first token. Chosen: the answer differs from the draft by a word
@@ -12,7 +12,7 @@ const WAITS: u32 = 4;
 /// Tokens expected next.
 #[derive(Debug, Default)]
 pub(crate) struct Remainder {
-    source: Option<Source>,
+    source: Option<DraftSource>,
     tokens: Arc<[u32]>,
     /// Tokens already read.
     read: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Remainder {
 
 impl Remainder {
     /// Expects all of `tokens`.
-    pub(crate) fn of(source: Source, tokens: Arc<[u32]>) -> Self {
+    pub(crate) fn of(source: DraftSource, tokens: Arc<[u32]>) -> Self {
         Self {
             source: Some(source),
             tokens,
@@ -51,7 +51,7 @@ impl Remainder {
         let tokens: Arc<[u32]> = run.iter().map(|drafted| drafted.token).collect();
         (longest > 0).then(|| Self {
             before: accepted,
-            ..Self::of(Source::Reuse, tokens)
+            ..Self::of(DraftSource::Reuse, tokens)
         })
     }
 
@@ -74,7 +74,7 @@ impl Remainder {
         match self.tokens.get(self.read) {
             Some(expected) if *expected == token => self.read += 1,
             // A rejected run may begin a token later, behind the corrected one.
-            _ if self.read == 0 && self.source == Some(Source::Reuse) => {}
+            _ if self.read == 0 && self.source == Some(DraftSource::Reuse) => {}
             _ => *self = Self::default(),
         }
     }
@@ -103,7 +103,7 @@ mod tests {
                 token: *token,
                 parent: at.checked_sub(1).map(|parent| parent as u16),
                 path_probability: 1.0,
-                bucket: AcceptanceBucket::of(Source::Context, 1, 1, 1),
+                bucket: AcceptanceBucket::of(DraftSource::Context, 1, 1, 1),
             });
         }
         draft
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_rest_waits_for_its_first_token_only_so_long() {
-        let mut rest = Remainder::of(Source::Reuse, [5, 6].into());
+        let mut rest = Remainder::of(DraftSource::Reuse, [5, 6].into());
         for _ in 1..WAITS {
             rest.wait();
             rest.read(1);
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(expected(Some(&rest)), [5, 6]);
         rest.wait();
         assert_eq!(expected(Some(&rest)), [0; 0]);
-        let mut begun = Remainder::of(Source::Reuse, [5, 6].into());
+        let mut begun = Remainder::of(DraftSource::Reuse, [5, 6].into());
         begun.read(5);
         for _ in 0..WAITS {
             begun.wait();
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_rest_ends_with_the_first_wrong_token() {
-        let mut rest = Remainder::of(Source::Reuse, [5, 6, 7].into());
+        let mut rest = Remainder::of(DraftSource::Reuse, [5, 6, 7].into());
         rest.read(4);
         assert_eq!(expected(Some(&rest)), [5, 6, 7]);
         rest.read(5);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::calibration::Slice;
 use super::served::{Continued, Member, Prompt};
 use heg_exec::{Coming, WarmForms};
-use heg_sched::{Class, Kernel, RequestId, Segment, Ticket, WarmKernel};
+use heg_sched::{Class, LayerKernel, RequestId, Segment, Ticket, WarmKernel};
 
 /// One launch of a lane: [`Work`](heg_sched::Work), with the memory that it runs in.
 pub(super) enum Job {
@@ -14,7 +14,7 @@ pub(super) enum Job {
         prompt: Prompt,
         segment: Segment,
         layer: u32,
-        kernel: Kernel,
+        kernel: LayerKernel,
     },
     /// The head on a prompt's last row.
     Head {

@@ -12,7 +12,7 @@ use heg_spec::Group;
 use super::correction::Correction;
 use heg_costs::AnnotatedCosts;
 use heg_sched::{
-    CachedCosts, Call, Cost, Costs, Decoding, Kernel, Lane, Micros, ModelShape, Segment,
+    CachedCosts, Call, Cost, Costs, Decoding, Lane, LayerKernel, Micros, ModelShape, Segment,
     WarmKernel, Work, WorkStage,
 };
 
@@ -54,12 +54,12 @@ enum Kind {
 
 const KINDS: usize = 7;
 
-impl From<Kernel> for Kind {
-    fn from(kernel: Kernel) -> Self {
+impl From<LayerKernel> for Kind {
+    fn from(kernel: LayerKernel) -> Self {
         match kernel {
-            Kernel::Qkv => Self::Qkv,
-            Kernel::Mha => Self::Mha,
-            Kernel::Ffn => Self::Ffn,
+            LayerKernel::Qkv => Self::Qkv,
+            LayerKernel::Mha => Self::Mha,
+            LayerKernel::Ffn => Self::Ffn,
         }
     }
 }
@@ -127,8 +127,8 @@ impl Pace {
 
     /// Returns the warm kernel that attention of a segment runs on: the smallest that holds it, unless the
     /// bundle has a smaller one.
-    fn warm_for(&self, lane: Lane, segment: Segment, kernel: Kernel) -> Option<WarmKernel> {
-        if (lane, kernel) != (Lane::Npu, Kernel::Mha) {
+    fn warm_for(&self, lane: Lane, segment: Segment, kernel: LayerKernel) -> Option<WarmKernel> {
+        if (lane, kernel) != (Lane::Npu, LayerKernel::Mha) {
             return None;
         }
         let (tokens, context) = (segment.tokens, segment.context());
@@ -255,9 +255,9 @@ impl Pace {
                 tokens,
                 context,
             } => match kernel {
-                Kernel::Qkv => token_wise(Group::Qkv, tokens)?,
-                Kernel::Ffn => token_wise(Group::Ffn, tokens)?,
-                Kernel::Mha => {
+                LayerKernel::Qkv => token_wise(Group::Qkv, tokens)?,
+                LayerKernel::Ffn => token_wise(Group::Ffn, tokens)?,
+                LayerKernel::Mha => {
                     let (rows, context) = size(Group::Mha, tokens, context)?;
                     self.attention(f64::from(rows), f64::from(context))
                 }

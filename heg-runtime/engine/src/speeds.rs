@@ -72,7 +72,7 @@ mod tests {
     use heg_artifacts::manifest::Term;
     use heg_profiler::measure::{DeviceIdentity, VariantProfile};
     use heg_profiler::predict::LatencyTable;
-    use heg_sched::{Call, Costs, Kernel, Lane};
+    use heg_sched::{Call, Costs, Lane, LayerKernel};
     use heg_spec::{DeviceClass, Group};
 
     use super::*;
@@ -123,7 +123,7 @@ mod tests {
         let costs = costs_of(manifest, "host-cpu", model, None, Some(&profile)).unwrap();
         let ffn_us = |tokens| {
             let call = Call::Prefill {
-                kernel: Kernel::Ffn,
+                kernel: LayerKernel::Ffn,
                 tokens,
                 context: tokens,
             };

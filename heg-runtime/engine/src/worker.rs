@@ -22,7 +22,7 @@ use super::stopwatch::Stopwatch;
 use crate::error::EngineError;
 use heg_exec::mem::{ActivationRows, KvCache};
 use heg_exec::{Batch, ExecError};
-use heg_sched::{Kernel, Lane, Launch, RequestId, Segment, Span, Ticket};
+use heg_sched::{Lane, Launch, LayerKernel, RequestId, Segment, Span, Ticket};
 
 mod calibrate;
 mod iteration;
@@ -164,11 +164,11 @@ impl Worker {
         prompt: &Prompt,
         segment: Segment,
         layer: u32,
-        kernel: Kernel,
+        kernel: LayerKernel,
     ) -> Result<Done, Failure> {
         let cache = cache_of(&prompt.member)?;
         let span = span_in(prompt, segment);
-        if (layer, kernel) == (0, Kernel::Qkv) {
+        if (layer, kernel) == (0, LayerKernel::Qkv) {
             let (from, to) = (segment.position as usize, segment.context() as usize);
             prompt.member.served.with_tokens(|tokens| {
                 let tokens = tokens.get(from..to);
@@ -179,9 +179,9 @@ impl Worker {
         let launch = Launch {
             layer: Some(layer),
             group: match kernel {
-                Kernel::Qkv => Group::Qkv,
-                Kernel::Mha => Group::Mha,
-                Kernel::Ffn => Group::Ffn,
+                LayerKernel::Qkv => Group::Qkv,
+                LayerKernel::Mha => Group::Mha,
+                LayerKernel::Ffn => Group::Ffn,
             },
         };
         self.launch(
@@ -193,7 +193,7 @@ impl Worker {
                 trees: &[],
             },
         )?;
-        let is_last = (layer + 1, kernel) == (self.executor.layers(), Kernel::Ffn);
+        let is_last = (layer + 1, kernel) == (self.executor.layers(), LayerKernel::Ffn);
         if !is_last {
             return Ok(Done::default());
         }

@@ -22,7 +22,7 @@ use super::loader::Loader;
 use super::lone::LoneKernel;
 use super::place::{Place, place_kernel, place_use};
 use crate::error::ExecError;
-use crate::ladder::{Descent, Reason, Refused, Rung, Step};
+use crate::ladder::{Descent, DescentStep, Reason, Refused, Rung};
 use crate::prepared::Prepared;
 use crate::verdicts::{Verdict, Verdicts};
 
@@ -165,7 +165,7 @@ fn repair(
         .ladder()
         .device(rung.role)
         .ok_or_else(|| bug!("a form runs in a role that the machine does not have"))?;
-    let step = Step::of(device, kernel, rung);
+    let step = DescentStep::of(device, kernel, rung);
     Ok(Descent {
         kernel: kernel.name.clone(),
         from: step.clone(),

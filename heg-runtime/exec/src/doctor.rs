@@ -7,7 +7,7 @@ use super::executor::verdicts_name;
 use super::loader::Loader;
 use super::place::{Place, all_places, place_kernel};
 use crate::error::ExecError;
-use crate::ladder::{Rung, Step};
+use crate::ladder::{DescentStep, Rung};
 use crate::verdicts::{Verdict, Verdicts};
 
 /// Results of the known-answer tests of a bundle on the devices at hand.
@@ -29,7 +29,7 @@ pub struct Examined {
     /// The rung.
     pub rung: Rung,
     /// The rung by name.
-    pub step: Step,
+    pub step: DescentStep,
     /// The result of its test.
     pub outcome: TestOutcome,
 }
@@ -58,7 +58,7 @@ impl TestOutcome {
 
     fn of_error(error: ExecError) -> Result<Self, ExecError> {
         if let ExecError::OpenVino { source, .. } = &error
-            && let heg_openvino::Error::LibraryNotFound { .. } = source
+            && let heg_openvino::OpenvinoError::LibraryNotFound { .. } = source
         {
             return Ok(Self::NoPlugin);
         }
@@ -108,7 +108,7 @@ pub fn diagnose(loader: &Loader, mut each: impl FnMut(&Examined)) -> Result<Diag
                 place,
                 kernel: kernel.name.clone(),
                 rung,
-                step: Step::of(device, kernel, rung),
+                step: DescentStep::of(device, kernel, rung),
                 outcome,
             };
             each(&examined);

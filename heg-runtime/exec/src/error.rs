@@ -30,7 +30,7 @@ pub enum ExecError {
         /// The operation that failed.
         doing: String,
         /// The cause.
-        source: heg_openvino::Error,
+        source: heg_openvino::OpenvinoError,
     },
     /// The SoC has no device for a kernel.
     #[error(
@@ -66,7 +66,7 @@ pub enum ExecError {
         /// Name of the kernel.
         kernel: String,
         /// The cause.
-        source: heg_cpu::Error,
+        source: heg_cpu::CpuError,
     },
     /// A GPU cannot run a CPU program.
     #[error("run the CPU program of kernel `{kernel}` on the GPU")]
@@ -225,7 +225,7 @@ impl ExecError {
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Program {
-                source: heg_cpu::Error::Bug(_),
+                source: heg_cpu::CpuError::Bug(_),
                 ..
             } => ExitStatus::Bug,
             Self::OpenVino { .. }
@@ -269,13 +269,15 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Adds the operation that failed to an error of OpenVINO.
-pub(crate) fn openvino(doing: impl Into<String>) -> impl FnOnce(heg_openvino::Error) -> ExecError {
+pub(crate) fn openvino(
+    doing: impl Into<String>,
+) -> impl FnOnce(heg_openvino::OpenvinoError) -> ExecError {
     let doing = doing.into();
     move |source| ExecError::OpenVino { doing, source }
 }
 
 /// Returns the last line of OpenVINO's message that is not empty: the lines before it name places in its sources.
-pub(crate) fn last_line(error: &heg_openvino::Error) -> String {
+pub(crate) fn last_line(error: &heg_openvino::OpenvinoError) -> String {
     let text = error.to_string();
     let lines = text.lines().map(str::trim);
     let mut said = lines.filter(|line| !line.is_empty() && !line.starts_with("Exception from"));

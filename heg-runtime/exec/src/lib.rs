@@ -40,7 +40,8 @@ pub use duty::Duty;
 pub use error::{ExecError, ExitStatus, chain};
 pub use executor::{Descents, Executor, ExecutorOptions, Sequence};
 pub use ladder::{
-    Descent, DeviceFacts, GpuFacts, Misfit, NpuFacts, Reason, Rung, Source, Step, summary,
+    Descent, DescentStep, DeviceFacts, GpuFacts, Misfit, NpuFacts, Reason, Rung, RungSource,
+    summary,
 };
 pub use loader::Loader;
 #[cfg(test)]

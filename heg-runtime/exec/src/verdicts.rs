@@ -179,7 +179,7 @@ mod tests {
     use heg_spec::DeviceClass;
 
     use super::*;
-    use crate::ladder::Source;
+    use crate::ladder::RungSource;
 
     fn place(layer: u32) -> Place {
         Place {
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    fn rung(source: Source) -> Rung {
+    fn rung(source: RungSource) -> Rung {
         Rung {
             role: DeviceClass::Npu,
             variant: 3,
@@ -203,9 +203,9 @@ mod tests {
             rms: worst / 2.0,
             tolerance: 0.05,
         };
-        verdicts.insert(place(0), rung(Source::Ir), verdict(0.01));
-        verdicts.insert(place(1), rung(Source::Blob(2)), verdict(0.4));
-        verdicts.insert(place(2), rung(Source::Ir), verdict(f32::INFINITY));
+        verdicts.insert(place(0), rung(RungSource::Ir), verdict(0.01));
+        verdicts.insert(place(1), rung(RungSource::Blob(2)), verdict(0.4));
+        verdicts.insert(place(2), rung(RungSource::Ir), verdict(f32::INFINITY));
         verdicts
     }
 
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(verdicts.iter().count(), 1);
         assert!(
             verdicts
-                .get(place(0), rung(Source::Ir))
+                .get(place(0), rung(RungSource::Ir))
                 .is_some_and(|verdict| verdict.is_right())
         );
     }

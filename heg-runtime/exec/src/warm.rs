@@ -17,7 +17,7 @@ use super::kernels::KernelNeeds;
 use super::place::{Place, all_places, place_kernel};
 use super::prepared::Prepared;
 use crate::error::ExecError;
-use crate::ladder::{Rung, Source};
+use crate::ladder::{Rung, RungSource};
 use heg_sched::WarmKernel;
 
 /// Compiles attention for one executor, on any thread.
@@ -83,7 +83,7 @@ impl Warmer {
         rungs
             .filter_map(|rung| Some((rung, bucket(&rung)?)))
             .filter(|(rung, bucket)| {
-                *bucket == context || *bucket > context && rung.source == Source::Ir
+                *bucket == context || *bucket > context && rung.source == RungSource::Ir
             })
             .min_by_key(|(_, bucket)| *bucket)
             .map(|(rung, _)| rung)

@@ -11,14 +11,14 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use heg_openvino::Error;
+use heg_openvino::OpenvinoError;
 use tiny_models::{add, buffer, bytes, core, rows};
 
 const DEFAULTS: [(&str, &str); 2] = [("INFERENCE_NUM_THREADS", "1"), ("NUM_STREAMS", "1")];
 const ROUNDS: usize = 10;
 const CALLS: u32 = 2000;
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), OpenvinoError> {
     let Some(core) = core() else { return Ok(()) };
     let model = core.read_model(add().as_bytes(), Some(&bytes(&buffer(&[1.0; 4]))))?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -65,7 +65,10 @@ fn main() -> Result<(), Error> {
     })
 }
 
-fn report(what: &str, mut call: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+fn report(
+    what: &str,
+    mut call: impl FnMut() -> Result<(), OpenvinoError>,
+) -> Result<(), OpenvinoError> {
     let mut best_us = f64::INFINITY;
     for _ in 0..ROUNDS {
         let start = Instant::now();

@@ -18,7 +18,7 @@ use openvino_sys::{
     ov_version_t,
 };
 
-use crate::error::Error;
+use crate::error::OpenvinoError;
 use crate::locate::{OPENVINO_VERSION, find_libraries, library_file};
 use crate::model::{CompiledModel, Model};
 use crate::properties::Properties;
@@ -42,7 +42,7 @@ impl Core {
     /// # Errors
     ///
     /// The errors of [`find_libraries`] and [`load_from`](Self::load_from).
-    pub fn load() -> Result<Self, Error> {
+    pub fn load() -> Result<Self, OpenvinoError> {
         Self::load_from(&find_libraries()?)
     }
 
@@ -50,10 +50,10 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`Error::LibraryNotFound`] or [`Error::LibraryUnusable`] when there is nothing to load,
-    /// [`Error::VersionMismatch`] when it is not of the release that this crate was written for,
-    /// [`Error::AlreadyLoaded`] when this process uses another one.
-    pub fn load_from(folder: &Path) -> Result<Self, Error> {
+    /// [`OpenvinoError::LibraryNotFound`] or [`OpenvinoError::LibraryUnusable`] when there is nothing to load,
+    /// [`OpenvinoError::VersionMismatch`] when it is not of the release that this crate was written for,
+    /// [`OpenvinoError::AlreadyLoaded`] when this process uses another one.
+    pub fn load_from(folder: &Path) -> Result<Self, OpenvinoError> {
         let version = load_library(folder)?;
         // SAFETY: the function stores a new core that is the handle's alone, to be freed by
         // `ov_core_free`.
@@ -73,8 +73,8 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if a plugin cannot be asked.
-    pub fn available_devices(&self) -> Result<Vec<String>, Error> {
+    /// [`OpenvinoError::Call`] if a plugin cannot be asked.
+    pub fn available_devices(&self) -> Result<Vec<String>, OpenvinoError> {
         let mut list = ov_available_devices_t {
             devices: ptr::null_mut(),
             size: 0,
@@ -98,8 +98,8 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when there is no such device or property.
-    pub fn device_property(&self, device: &str, name: &str) -> Result<String, Error> {
+    /// [`OpenvinoError::Call`] when there is no such device or property.
+    pub fn device_property(&self, device: &str, name: &str) -> Result<String, OpenvinoError> {
         let device = c_string("device", device)?;
         let name = c_string("property name", name)?;
         let mut value = ptr::null_mut();
@@ -117,9 +117,9 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if the device refuses, [`Error::PointerProperty`] if the value cannot be
+    /// [`OpenvinoError::Call`] if the device refuses, [`OpenvinoError::PointerProperty`] if the value cannot be
     /// text.
-    pub fn set_property(&self, device: &str, name: &str, value: &str) -> Result<(), Error> {
+    pub fn set_property(&self, device: &str, name: &str, value: &str) -> Result<(), OpenvinoError> {
         let device = c_string("device", device)?;
         let properties = Properties::new(&[(name, value)])?;
         // SAFETY: the core, the device name and the properties live through the call, which copies
@@ -139,9 +139,9 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the text is not a model, [`Error::ElementTypeMismatch`] when the
+    /// [`OpenvinoError::Call`] when the text is not a model, [`OpenvinoError::ElementTypeMismatch`] when the
     /// weights are not bytes.
-    pub fn read_model(&self, xml: &[u8], weights: Option<&Tensor>) -> Result<Model, Error> {
+    pub fn read_model(&self, xml: &[u8], weights: Option<&Tensor>) -> Result<Model, OpenvinoError> {
         if let Some(weights) = weights {
             require_bytes("weights", weights)?;
         }
@@ -173,14 +173,14 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the device refuses the model or a property,
-    /// [`Error::ElementTypeUnsupported`] when a port has elements that this crate does not pass on.
+    /// [`OpenvinoError::Call`] when the device refuses the model or a property,
+    /// [`OpenvinoError::ElementTypeUnsupported`] when a port has elements that this crate does not pass on.
     pub fn compile(
         &self,
         model: &Model,
         device: &str,
         properties: &[(&str, &str)],
-    ) -> Result<CompiledModel, Error> {
+    ) -> Result<CompiledModel, OpenvinoError> {
         let device = c_string("device", device)?;
         let properties = Properties::new(properties)?;
         // SAFETY: core, model, device name and properties live through the call; the count is the
@@ -214,9 +214,9 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if the device refuses the blob, [`Error::ElementTypeMismatch`] if the view
+    /// [`OpenvinoError::Call`] if the device refuses the blob, [`OpenvinoError::ElementTypeMismatch`] if the view
     /// is not one of bytes.
-    pub fn import(&self, blob: &Tensor, device: &str) -> Result<CompiledModel, Error> {
+    pub fn import(&self, blob: &Tensor, device: &str) -> Result<CompiledModel, OpenvinoError> {
         require_bytes("blob", blob)?;
         let device = c_string("device", device)?;
         // SAFETY: the view was checked to lie in memory that is mapped while the tensor lives, and
@@ -253,20 +253,20 @@ impl std::fmt::Debug for Core {
 }
 
 /// Checks that a [`Core`] has been loaded; `openvino-sys` panics on calls before that.
-pub(crate) fn ensure_loaded() -> Result<(), Error> {
+pub(crate) fn ensure_loaded() -> Result<(), OpenvinoError> {
     if LOADED.load(Ordering::Acquire) {
         Ok(())
     } else {
-        Err(Error::NotLoaded)
+        Err(OpenvinoError::NotLoaded)
     }
 }
 
-fn require_bytes(what: &'static str, tensor: &Tensor) -> Result<(), Error> {
+fn require_bytes(what: &'static str, tensor: &Tensor) -> Result<(), OpenvinoError> {
     let (expected, found) = (TensorType::U8, tensor.element_type());
     if expected == found {
         return Ok(());
     }
-    Err(Error::ElementTypeMismatch {
+    Err(OpenvinoError::ElementTypeMismatch {
         port: what.to_owned(),
         expected,
         found,
@@ -274,13 +274,13 @@ fn require_bytes(what: &'static str, tensor: &Tensor) -> Result<(), Error> {
 }
 
 /// Loads the library unless this process has it already; returns its version.
-fn load_library(folder: &Path) -> Result<String, Error> {
-    let path = library_file(folder).ok_or_else(|| Error::LibraryNotFound {
+fn load_library(folder: &Path) -> Result<String, OpenvinoError> {
+    let path = library_file(folder).ok_or_else(|| OpenvinoError::LibraryNotFound {
         searched: vec![folder.to_owned()],
     })?;
     let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(loaded) = library.as_ref().filter(|loaded| **loaded != path) {
-        return Err(Error::AlreadyLoaded {
+        return Err(OpenvinoError::AlreadyLoaded {
             loaded: loaded.clone(),
             requested: path,
         });
@@ -288,13 +288,13 @@ fn load_library(folder: &Path) -> Result<String, Error> {
     // `openvino-sys` panics if a library has no version, or one that is not made of numbers.
     let outcome = std::panic::catch_unwind(|| openvino_sys::library::load_from(&path))
         .unwrap_or_else(|_| Err("not a release of OpenVINO".to_owned()));
-    outcome.map_err(|message| Error::LibraryUnusable {
+    outcome.map_err(|message| OpenvinoError::LibraryUnusable {
         path: path.clone(),
         message,
     })?;
     let found = version()?;
     if !same_release(&found) {
-        return Err(Error::VersionMismatch {
+        return Err(OpenvinoError::VersionMismatch {
             path,
             expected: OPENVINO_VERSION,
             found,
@@ -305,7 +305,7 @@ fn load_library(folder: &Path) -> Result<String, Error> {
     Ok(found)
 }
 
-fn version() -> Result<String, Error> {
+fn version() -> Result<String, OpenvinoError> {
     let mut version = ov_version_t {
         buildNumber: ptr::null(),
         description: ptr::null(),
@@ -364,7 +364,10 @@ mod tests {
     fn a_folder_without_the_library_is_not_found() {
         let folder = tempfile::tempdir().unwrap();
         let error = Core::load_from(folder.path()).unwrap_err();
-        assert!(matches!(error, Error::LibraryNotFound { .. }), "{error}");
+        assert!(
+            matches!(error, OpenvinoError::LibraryNotFound { .. }),
+            "{error}"
+        );
     }
 
     #[cfg(target_os = "linux")]

@@ -12,7 +12,7 @@ use crate::tensor::TensorType;
 /// Failure of a call into OpenVINO, or of a check made before it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum OpenvinoError {
     /// None of the usual places has a folder with the OpenVINO libraries.
     #[error(
         "OpenVINO `{OPENVINO_VERSION}` not found, searched: {}",

@@ -51,7 +51,7 @@ mod sys;
 mod tensor;
 
 pub use crate::core::Core;
-pub use crate::error::Error;
+pub use crate::error::OpenvinoError;
 pub use crate::locate::{OPENVINO_VERSION, find_libraries};
 pub use crate::memory::{Access, HostBuffer, Memory};
 pub use crate::model::{CompiledModel, Model};

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use heg_files::Owners;
 
-use crate::error::Error;
+use crate::error::OpenvinoError;
 use crate::platform::LIBRARY_FILES;
 
 /// Release of OpenVINO with which this project is built and measured.
@@ -27,9 +27,9 @@ pub const OPENVINO_VERSION: &str = "2026.4.1";
 ///
 /// # Errors
 ///
-/// [`Error::EnvironmentUnusable`] if a variable is set to a place without OpenVINO, [`Error::LibraryNotFound`] if
-/// there is none anywhere, [`Error::LibraryExposed`] if others could change the libraries.
-pub fn find_libraries() -> Result<PathBuf, Error> {
+/// [`OpenvinoError::EnvironmentUnusable`] if a variable is set to a place without OpenVINO, [`OpenvinoError::LibraryNotFound`] if
+/// there is none anywhere, [`OpenvinoError::LibraryExposed`] if others could change the libraries.
+pub fn find_libraries() -> Result<PathBuf, OpenvinoError> {
     let executable = std::env::current_exe().ok();
     search(&|name| std::env::var_os(name), executable.as_deref())
 }
@@ -45,7 +45,7 @@ pub(crate) fn library_file(folder: &Path) -> Option<PathBuf> {
 fn search(
     environment: &dyn Fn(&str) -> Option<OsString>,
     executable: Option<&Path>,
-) -> Result<PathBuf, Error> {
+) -> Result<PathBuf, OpenvinoError> {
     let mut searched = Vec::new();
     for variable in VARIABLES {
         let Some(value) = environment(variable).filter(|value| !value.is_empty()) else {
@@ -54,7 +54,7 @@ fn search(
         let value = PathBuf::from(value);
         return match search_root(&value, &mut searched) {
             Some(folder) => checked(folder, Some(&value)),
-            None => Err(Error::EnvironmentUnusable {
+            None => Err(OpenvinoError::EnvironmentUnusable {
                 variable,
                 value,
                 searched,
@@ -70,11 +70,11 @@ fn search(
             return checked(found, executable);
         }
     }
-    Err(Error::LibraryNotFound { searched })
+    Err(OpenvinoError::LibraryNotFound { searched })
 }
 
 /// Returns the folder if only its rightful owners can change its contents; the owner of `trusted` is one of them.
-fn checked(folder: PathBuf, trusted: Option<&Path>) -> Result<PathBuf, Error> {
+fn checked(folder: PathBuf, trusted: Option<&Path>) -> Result<PathBuf, OpenvinoError> {
     let check = || {
         let owners = Owners::this_user();
         let owners = match trusted.filter(|trusted| trusted.exists()) {
@@ -85,7 +85,7 @@ fn checked(folder: PathBuf, trusted: Option<&Path>) -> Result<PathBuf, Error> {
     };
     match check() {
         Ok(()) => Ok(folder),
-        Err(source) => Err(Error::LibraryExposed { folder, source }),
+        Err(source) => Err(OpenvinoError::LibraryExposed { folder, source }),
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
 
         let deeper = root.path().join("target/debug/deps/deeper/heg");
         let error = search(&|_| None, Some(&deeper)).unwrap_err();
-        let Error::LibraryNotFound { searched } = &error else {
+        let OpenvinoError::LibraryNotFound { searched } = &error else {
             panic!("{error}")
         };
         assert_eq!(searched.len(), FOLDERS_SEARCHED);
@@ -211,7 +211,10 @@ mod tests {
                 search(&|_| None, Some(&executable)).unwrap_err(),
                 search(&variable, None).unwrap_err(),
             ] {
-                assert!(matches!(error, Error::LibraryExposed { .. }), "{error}");
+                assert!(
+                    matches!(error, OpenvinoError::LibraryExposed { .. }),
+                    "{error}"
+                );
                 let start = format!("OpenVINO in `{}` is not used", folder.display());
                 assert!(error.to_string().starts_with(&start), "{error}");
             }
@@ -234,7 +237,10 @@ mod tests {
             return;
         }
         let error = search(&|_| None, Some(&executable)).unwrap_err();
-        assert!(matches!(error, Error::LibraryExposed { .. }), "{error}");
+        assert!(
+            matches!(error, OpenvinoError::LibraryExposed { .. }),
+            "{error}"
+        );
         chown(&executable, Some(12345), None).unwrap();
         assert_eq!(search(&|_| None, Some(&executable)).unwrap(), folder);
         let named = with_variable("OPENVINO_DIR", &folder);

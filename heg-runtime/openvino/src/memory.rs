@@ -10,7 +10,7 @@ use std::sync::{PoisonError, RwLock};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::error::Error;
+use crate::error::OpenvinoError;
 
 /// Whether OpenVINO may write to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +68,10 @@ impl HostBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Allocation`] if there is no memory.
-    pub fn new(bytes: usize) -> Result<Self, Error> {
+    /// [`OpenvinoError::Allocation`] if there is no memory.
+    pub fn new(bytes: usize) -> Result<Self, OpenvinoError> {
         let map = MmapOptions::new().len(bytes.max(1)).map_anon();
-        let map = map.map_err(|_| Error::Allocation { bytes })?;
+        let map = map.map_err(|_| OpenvinoError::Allocation { bytes })?;
         Ok(Self {
             map: MmapRaw::from(map),
             bytes,
@@ -83,8 +83,8 @@ impl HostBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Allocation`] if there is no memory.
-    pub fn from_f32(values: &[f32]) -> Result<Self, Error> {
+    /// [`OpenvinoError::Allocation`] if there is no memory.
+    pub fn from_f32(values: &[f32]) -> Result<Self, OpenvinoError> {
         let buffer = Self::new(size_of_val(values))?;
         buffer.write_f32(0, values)?;
         Ok(buffer)
@@ -94,11 +94,11 @@ impl HostBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] or [`Error::LengthMismatch`].
-    pub fn read(&self, range: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
+    /// [`OpenvinoError::OutOfBounds`] or [`OpenvinoError::LengthMismatch`].
+    pub fn read(&self, range: Range<usize>, into: &mut [u8]) -> Result<(), OpenvinoError> {
         let found = range.end.saturating_sub(range.start);
         if found != into.len() {
-            return Err(Error::LengthMismatch {
+            return Err(OpenvinoError::LengthMismatch {
                 unit: "bytes",
                 expected: into.len(),
                 found,
@@ -116,8 +116,8 @@ impl HostBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`].
-    pub fn write(&self, offset_bytes: usize, from: &[u8]) -> Result<(), Error> {
+    /// [`OpenvinoError::OutOfBounds`].
+    pub fn write(&self, offset_bytes: usize, from: &[u8]) -> Result<(), OpenvinoError> {
         let target = self.at(offset_bytes, from.len())?;
         let _writing = self.copies.write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: `at` checked that the range lies in this mapping, which is writable and lives
@@ -130,8 +130,8 @@ impl HostBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`].
-    pub fn read_f32(&self, offset_bytes: usize, into: &mut [f32]) -> Result<(), Error> {
+    /// [`OpenvinoError::OutOfBounds`].
+    pub fn read_f32(&self, offset_bytes: usize, into: &mut [f32]) -> Result<(), OpenvinoError> {
         let bytes = f32_bytes_mut(into);
         let end = offset_bytes.saturating_add(bytes.len());
         if end == usize::MAX {
@@ -144,8 +144,8 @@ impl HostBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`].
-    pub fn write_f32(&self, offset_bytes: usize, from: &[f32]) -> Result<(), Error> {
+    /// [`OpenvinoError::OutOfBounds`].
+    pub fn write_f32(&self, offset_bytes: usize, from: &[f32]) -> Result<(), OpenvinoError> {
         // SAFETY: the bytes of a slice of `f32` are initialised, and any address is aligned for
         // `u8`; the borrow of `from` outlives the use.
         let bytes =
@@ -153,15 +153,15 @@ impl HostBuffer {
         self.write(offset_bytes, bytes)
     }
 
-    fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, Error> {
+    fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, OpenvinoError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(self.map.as_mut_ptr().wrapping_add(offset)),
             _ => Err(self.out_of_bounds(offset, bytes)),
         }
     }
 
-    fn out_of_bounds(&self, offset: usize, bytes: usize) -> Error {
-        Error::OutOfBounds {
+    fn out_of_bounds(&self, offset: usize, bytes: usize) -> OpenvinoError {
+        OpenvinoError::OutOfBounds {
             offset,
             bytes,
             len: self.bytes,
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn ranges_outside_are_refused() {
         let buffer = HostBuffer::new(16).unwrap();
-        let check = |result: Result<(), Error>, text: &str| {
+        let check = |result: Result<(), OpenvinoError>, text: &str| {
             assert_eq!(result.unwrap_err().to_string(), text);
         };
         check(

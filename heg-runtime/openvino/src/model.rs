@@ -15,7 +15,7 @@ use openvino_sys::{
 };
 
 use crate::core::Core;
-use crate::error::Error;
+use crate::error::OpenvinoError;
 use crate::memory::Memory;
 use crate::platform::c_path;
 use crate::port::{INPUTS, OUTPUTS, PortInfo, read_ports};
@@ -78,7 +78,7 @@ impl CompiledModel {
         handle: Handle<ov_compiled_model_t>,
         memory: Option<Arc<dyn Memory>>,
         core: Core,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenvinoError> {
         let inputs = read_ports(&handle, &INPUTS)?;
         let outputs = read_ports(&handle, &OUTPUTS)?;
         let inner = Inner {
@@ -108,8 +108,8 @@ impl CompiledModel {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] when the device has no such property.
-    pub fn property(&self, name: &str) -> Result<String, Error> {
+    /// [`OpenvinoError::Call`] when the device has no such property.
+    pub fn property(&self, name: &str) -> Result<String, OpenvinoError> {
         let name = c_string("property name", name)?;
         let _alone = self.properties();
         let mut value = ptr::null_mut();
@@ -125,9 +125,9 @@ impl CompiledModel {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if the device has no such property or can change it only by compiling,
-    /// [`Error::PointerProperty`] if the value cannot be text.
-    pub fn set_property(&self, name: &str, value: &str) -> Result<(), Error> {
+    /// [`OpenvinoError::Call`] if the device has no such property or can change it only by compiling,
+    /// [`OpenvinoError::PointerProperty`] if the value cannot be text.
+    pub fn set_property(&self, name: &str, value: &str) -> Result<(), OpenvinoError> {
         let properties = Properties::new(&[(name, value)])?;
         let _alone = self.properties();
         // SAFETY: model and properties live through the call, which copies them; the count is the
@@ -143,10 +143,10 @@ impl CompiledModel {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the file cannot be created, [`Error::Call`] if the device cannot export.
-    pub fn export_to(&self, path: &Path) -> Result<(), Error> {
+    /// [`OpenvinoError::Io`] if the file cannot be created, [`OpenvinoError::Call`] if the device cannot export.
+    pub fn export_to(&self, path: &Path) -> Result<(), OpenvinoError> {
         // OpenVINO does not say why it cannot open a file, so the file is created here.
-        std::fs::File::create(path).map_err(|source| Error::Io {
+        std::fs::File::create(path).map_err(|source| OpenvinoError::Io {
             path: path.to_owned(),
             source,
         })?;
@@ -160,8 +160,8 @@ impl CompiledModel {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if the device has no room for another.
-    pub fn request(&self) -> Result<InferRequest, Error> {
+    /// [`OpenvinoError::Call`] if the device has no room for another.
+    pub fn request(&self) -> Result<InferRequest, OpenvinoError> {
         let function = "ov_compiled_model_create_infer_request";
         // SAFETY: the model lives through the call. The new request is the handle's alone, to be
         // freed as named.

@@ -11,7 +11,7 @@ use openvino_sys::{
     ov_tensor_get_shape, ov_tensor_t,
 };
 
-use crate::error::Error;
+use crate::error::OpenvinoError;
 use crate::memory::{copy_from_shared, f32_bytes_mut};
 use crate::port::PortInfo;
 use crate::request::InferRequest;
@@ -28,7 +28,7 @@ pub struct Output<'request> {
 }
 
 impl Output<'_> {
-    pub(crate) fn new(handle: Handle<ov_tensor_t>, port: &PortInfo) -> Result<Self, Error> {
+    pub(crate) fn new(handle: Handle<ov_tensor_t>, port: &PortInfo) -> Result<Self, OpenvinoError> {
         let mut raw_element = ov_element_type_e::DYNAMIC;
         // SAFETY: the tensor lives, and `raw_element` is valid for a write.
         let status = unsafe { ov_tensor_get_element_type(handle.as_ptr(), &raw mut raw_element) };
@@ -52,8 +52,8 @@ impl Output<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::ElementTypeMismatch`] when it is not of `f32`, or [`Error::Call`].
-    pub fn to_f32(&self) -> Result<Vec<f32>, Error> {
+    /// [`OpenvinoError::ElementTypeMismatch`] when it is not of `f32`, or [`OpenvinoError::Call`].
+    pub fn to_f32(&self) -> Result<Vec<f32>, OpenvinoError> {
         let mut values = vec![0.0; self.elements()];
         self.read_f32(&mut values)?;
         Ok(values)
@@ -63,13 +63,13 @@ impl Output<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::ElementTypeMismatch`] if it is not of `f32`, or
-    /// [`Error::Call`].
-    pub fn read_f32(&self, into: &mut [f32]) -> Result<(), Error> {
+    /// [`OpenvinoError::LengthMismatch`], [`OpenvinoError::ElementTypeMismatch`] if it is not of `f32`, or
+    /// [`OpenvinoError::Call`].
+    pub fn read_f32(&self, into: &mut [f32]) -> Result<(), OpenvinoError> {
         let found = TensorType::from_raw(self.raw_element, &self.name)?;
         let expected = TensorType::F32;
         if found != expected {
-            return Err(Error::ElementTypeMismatch {
+            return Err(OpenvinoError::ElementTypeMismatch {
                 port: self.name.clone(),
                 expected,
                 found,
@@ -77,7 +77,7 @@ impl Output<'_> {
         }
         let (expected, found) = (into.len(), self.elements());
         if found != expected {
-            return Err(Error::LengthMismatch {
+            return Err(OpenvinoError::LengthMismatch {
                 unit: "elements",
                 expected,
                 found,
@@ -103,7 +103,7 @@ impl Output<'_> {
     }
 }
 
-fn read_shape(tensor: &Handle<ov_tensor_t>) -> Result<Vec<usize>, Error> {
+fn read_shape(tensor: &Handle<ov_tensor_t>) -> Result<Vec<usize>, OpenvinoError> {
     let mut shape = ov_shape_t {
         rank: 0,
         dims: ptr::null_mut(),

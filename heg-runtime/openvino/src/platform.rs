@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::path::Path;
 
-use crate::error::Error;
+use crate::error::OpenvinoError;
 
 /// Names of the C library's file, the exact release first, which is the only one in Python wheels.
 pub(crate) const LIBRARY_FILES: &[&str] = if cfg!(target_os = "windows") {
@@ -16,9 +16,9 @@ pub(crate) const LIBRARY_FILES: &[&str] = if cfg!(target_os = "windows") {
 
 /// Converts a path to the form that the C interface takes: the system's own bytes.
 #[cfg(unix)]
-pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
+pub(crate) fn c_path(path: &Path) -> Result<CString, OpenvinoError> {
     use std::os::unix::ffi::OsStrExt;
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::ZeroByte {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| OpenvinoError::ZeroByte {
         what: "path",
         text: path.display().to_string(),
     })
@@ -26,6 +26,6 @@ pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
 
 /// Converts a path to the form that the C interface takes: UTF-8, which OpenVINO widens.
 #[cfg(not(unix))]
-pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
+pub(crate) fn c_path(path: &Path) -> Result<CString, OpenvinoError> {
     crate::sys::c_string("path", &path.to_string_lossy())
 }

@@ -14,7 +14,7 @@ use openvino_sys::{
     ov_port_get_partial_shape, ov_status_e,
 };
 
-use crate::error::Error;
+use crate::error::OpenvinoError;
 use crate::sys::{Handle, check, take_string};
 use crate::tensor::TensorType;
 
@@ -41,10 +41,10 @@ impl PortInfo {
     }
 
     /// Returns whether a tensor of this type and shape can be bound.
-    pub(crate) fn check(&self, element: TensorType, shape: &[usize]) -> Result<(), Error> {
+    pub(crate) fn check(&self, element: TensorType, shape: &[usize]) -> Result<(), OpenvinoError> {
         if element != self.element {
             let (port, expected) = (self.name.clone(), self.element);
-            return Err(Error::ElementTypeMismatch {
+            return Err(OpenvinoError::ElementTypeMismatch {
                 port,
                 expected,
                 found: element,
@@ -57,7 +57,7 @@ impl PortInfo {
             return Ok(());
         }
         let (port, expected) = (self.name.clone(), self.shape.clone());
-        Err(Error::ShapeMismatch {
+        Err(OpenvinoError::ShapeMismatch {
             port,
             expected,
             found: shape.to_owned(),
@@ -130,7 +130,7 @@ pub(crate) const OUTPUTS: Direction = Direction {
 pub(crate) fn read_ports(
     model: &Handle<ov_compiled_model_t>,
     direction: &Direction,
-) -> Result<Vec<PortInfo>, Error> {
+) -> Result<Vec<PortInfo>, OpenvinoError> {
     let mut count = 0;
     // SAFETY: the model lives through the call, and `count` is valid for a write.
     let status = unsafe { (direction.count)(model.as_ptr(), &raw mut count) };
@@ -149,7 +149,10 @@ pub(crate) fn read_ports(
     Ok(ports)
 }
 
-fn read_port(port: &Handle<ov_output_const_port_t>, fallback: &str) -> Result<PortInfo, Error> {
+fn read_port(
+    port: &Handle<ov_output_const_port_t>,
+    fallback: &str,
+) -> Result<PortInfo, OpenvinoError> {
     let mut name = ptr::null_mut();
     // SAFETY: the port lives through the call, and `name` is valid for a write.
     let status = unsafe { ov_port_get_any_name(port.as_ptr(), &raw mut name) };
@@ -176,7 +179,9 @@ fn read_port(port: &Handle<ov_output_const_port_t>, fallback: &str) -> Result<Po
 }
 
 /// Reads the dimensions of a port; `None` if not even their number is known.
-fn read_dims(port: &Handle<ov_output_const_port_t>) -> Result<Option<Vec<DimRange>>, Error> {
+fn read_dims(
+    port: &Handle<ov_output_const_port_t>,
+) -> Result<Option<Vec<DimRange>>, OpenvinoError> {
     let unknown = ov_dimension_t { min: 0, max: -1 };
     let mut shape = ov_partial_shape_t {
         rank: unknown,

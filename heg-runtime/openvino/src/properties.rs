@@ -7,7 +7,7 @@ use std::ffi::{CString, c_void};
 
 use openvino_sys::ov_property_t;
 
-use crate::error::Error;
+use crate::error::OpenvinoError;
 use crate::sys::c_string;
 
 /// Key and value pairs in the form that OpenVINO takes.
@@ -22,12 +22,12 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    pub(crate) fn new(pairs: &[(&str, &str)]) -> Result<Self, Error> {
+    pub(crate) fn new(pairs: &[(&str, &str)]) -> Result<Self, OpenvinoError> {
         let mut raw = Vec::with_capacity(pairs.len());
         let mut strings = Vec::with_capacity(2 * pairs.len());
         for (name, value) in pairs {
             if POINTER_PROPERTIES.contains(name) {
-                return Err(Error::PointerProperty {
+                return Err(OpenvinoError::PointerProperty {
                     name: (*name).to_owned(),
                 });
             }

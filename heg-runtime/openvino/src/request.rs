@@ -18,7 +18,7 @@ use openvino_sys::{
 };
 
 use crate::completion::Completion;
-use crate::error::Error;
+use crate::error::OpenvinoError;
 use crate::memory::Access;
 use crate::model::CompiledModel;
 use crate::output::Output;
@@ -64,7 +64,7 @@ impl InferRequest {
     pub(crate) fn new(
         handle: Handle<ov_infer_request_t>,
         model: CompiledModel,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenvinoError> {
         let completion = Completion::new();
         let request = Self {
             handle,
@@ -90,13 +90,13 @@ impl InferRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::PortMissing`], [`Error::ElementTypeMismatch`] or [`Error::ShapeMismatch`] if it does not fit,
-    /// [`Error::Busy`] while running, [`Error::Call`] if OpenVINO refuses it.
+    /// [`OpenvinoError::PortMissing`], [`OpenvinoError::ElementTypeMismatch`] or [`OpenvinoError::ShapeMismatch`] if it does not fit,
+    /// [`OpenvinoError::Busy`] while running, [`OpenvinoError::Call`] if OpenVINO refuses it.
     pub fn bind_input(
         &mut self,
         index: usize,
         tensor: impl Into<Arc<Tensor>>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), OpenvinoError> {
         self.require_idle("bind an input")?;
         let tensor = tensor.into();
         let port = find_port("input", index, self.model.inputs())?;
@@ -120,13 +120,13 @@ impl InferRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`] if its memory must not be written; else as [`bind_input`](Self::bind_input).
-    pub fn bind_output(&mut self, index: usize, tensor: Tensor) -> Result<(), Error> {
+    /// [`OpenvinoError::ReadOnly`] if its memory must not be written; else as [`bind_input`](Self::bind_input).
+    pub fn bind_output(&mut self, index: usize, tensor: Tensor) -> Result<(), OpenvinoError> {
         self.require_idle("bind an output")?;
         let port = find_port("output", index, self.model.outputs())?;
         port.check(tensor.element_type(), tensor.shape())?;
         if tensor.access() == Access::ReadOnly {
-            return Err(Error::ReadOnly {
+            return Err(OpenvinoError::ReadOnly {
                 port: port.name.clone(),
             });
         }
@@ -147,9 +147,9 @@ impl InferRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if it fails, for example because an output does not fit the tensor bound to it;
-    /// [`Error::Busy`] while running.
-    pub fn infer(&mut self) -> Result<(), Error> {
+    /// [`OpenvinoError::Call`] if it fails, for example because an output does not fit the tensor bound to it;
+    /// [`OpenvinoError::Busy`] while running.
+    pub fn infer(&mut self) -> Result<(), OpenvinoError> {
         self.require_idle("infer")?;
         // SAFETY: the request lives, no other run is going on, and every tensor it points at is
         // held by `inputs` and `outputs`.
@@ -162,8 +162,8 @@ impl InferRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if it cannot start, [`Error::Busy`] while running.
-    pub fn start(&mut self) -> Result<(), Error> {
+    /// [`OpenvinoError::Call`] if it cannot start, [`OpenvinoError::Busy`] while running.
+    pub fn start(&mut self) -> Result<(), OpenvinoError> {
         self.require_idle("start")?;
         self.completion.arm();
         // SAFETY: the request lives, no other run is going on, and every tensor it points at is
@@ -181,11 +181,11 @@ impl InferRequest {
     ///
     /// # Errors
     ///
-    /// The run's own error, if it failed: [`Error::Cancelled`], [`Error::Call`], [`Error::CallbackPanicked`];
-    /// the request can be used again. [`Error::NotStarted`] if there is nothing to wait for.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Progress, Error> {
+    /// The run's own error, if it failed: [`OpenvinoError::Cancelled`], [`OpenvinoError::Call`], [`OpenvinoError::CallbackPanicked`];
+    /// the request can be used again. [`OpenvinoError::NotStarted`] if there is nothing to wait for.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Progress, OpenvinoError> {
         if !self.running {
-            return Err(Error::NotStarted);
+            return Err(OpenvinoError::NotStarted);
         }
         if timeout.is_some_and(|timeout| !self.completion.wait(timeout)) {
             return Ok(Progress::Pending);
@@ -196,17 +196,17 @@ impl InferRequest {
         check("ov_infer_request_wait", status)?;
         match self.completion.take_panic() {
             None => Ok(Progress::Finished),
-            Some(message) => Err(Error::CallbackPanicked { message }),
+            Some(message) => Err(OpenvinoError::CallbackPanicked { message }),
         }
     }
 
-    /// Asks a run to end early; [`wait`](Self::wait) then returns [`Error::Cancelled`], or the result if the run
+    /// Asks a run to end early; [`wait`](Self::wait) then returns [`OpenvinoError::Cancelled`], or the result if the run
     /// had finished. Does nothing without a run.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] if the device cannot.
-    pub fn cancel(&self) -> Result<(), Error> {
+    /// [`OpenvinoError::Call`] if the device cannot.
+    pub fn cancel(&self) -> Result<(), OpenvinoError> {
         if !self.running {
             return Ok(());
         }
@@ -221,12 +221,15 @@ impl InferRequest {
     ///
     /// It runs on one of OpenVINO's threads: it should signal the end and return. The request stays busy until
     /// [`wait`](Self::wait) has seen the end, and returned the outcome. A panic is caught and becomes
-    /// [`Error::CallbackPanicked`] there. The request must not be dropped in it.
+    /// [`OpenvinoError::CallbackPanicked`] there. The request must not be dropped in it.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while running.
-    pub fn on_done(&mut self, callback: impl FnMut() + Send + 'static) -> Result<(), Error> {
+    /// [`OpenvinoError::Busy`] while running.
+    pub fn on_done(
+        &mut self,
+        callback: impl FnMut() + Send + 'static,
+    ) -> Result<(), OpenvinoError> {
         self.require_idle("replace the callback")?;
         self.completion.set_callback(Box::new(callback));
         Ok(())
@@ -236,8 +239,8 @@ impl InferRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::PortMissing`], [`Error::Busy`] while running, or [`Error::Call`].
-    pub fn output(&self, index: usize) -> Result<Output<'_>, Error> {
+    /// [`OpenvinoError::PortMissing`], [`OpenvinoError::Busy`] while running, or [`OpenvinoError::Call`].
+    pub fn output(&self, index: usize) -> Result<Output<'_>, OpenvinoError> {
         self.require_idle("read an output")?;
         let port = find_port("output", index, self.model.outputs())?;
         let function = "ov_infer_request_get_output_tensor_by_index";
@@ -255,9 +258,9 @@ impl InferRequest {
         &self.model
     }
 
-    fn require_idle(&self, what: &'static str) -> Result<(), Error> {
+    fn require_idle(&self, what: &'static str) -> Result<(), OpenvinoError> {
         if self.running {
-            Err(Error::Busy { what })
+            Err(OpenvinoError::Busy { what })
         } else {
             Ok(())
         }
@@ -313,7 +316,7 @@ impl<T> Slot<T> {
     }
 
     /// Holds `tensor`, and releases others only once OpenVINO has surely accepted it.
-    fn put(&mut self, tensor: T, outcome: Result<(), Error>) -> Result<(), Error> {
+    fn put(&mut self, tensor: T, outcome: Result<(), OpenvinoError>) -> Result<(), OpenvinoError> {
         match outcome {
             Ok(()) => {
                 self.bound = Some(tensor);
@@ -329,8 +332,8 @@ fn find_port<'ports>(
     direction: &'static str,
     index: usize,
     ports: &'ports [PortInfo],
-) -> Result<&'ports PortInfo, Error> {
-    ports.get(index).ok_or(Error::PortMissing {
+) -> Result<&'ports PortInfo, OpenvinoError> {
+    ports.get(index).ok_or(OpenvinoError::PortMissing {
         direction,
         index,
         count: ports.len(),

@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 
 use openvino_sys::{ov_free, ov_get_error_info, ov_get_last_err_msg, ov_status_e};
 
-use crate::error::Error;
+use crate::error::OpenvinoError;
 
 /// An object of the C interface, released when dropped.
 pub(crate) struct Handle<T> {
@@ -29,12 +29,12 @@ impl<T> Handle<T> {
         function: &'static str,
         free: unsafe fn(*mut T),
         make: impl FnOnce(*mut *mut T) -> ov_status_e,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenvinoError> {
         let mut object = ptr::null_mut();
         check(function, make(&raw mut object))?;
         match NonNull::new(object) {
             Some(object) => Ok(Self { object, free }),
-            None => Err(Error::Call {
+            None => Err(OpenvinoError::Call {
                 function,
                 status: "OK".to_owned(),
                 message: "returned no object".to_owned(),
@@ -58,7 +58,7 @@ impl<T> Drop for Handle<T> {
 
 /// Turns a status into a result, with OpenVINO's message.
 #[inline]
-pub(crate) fn check(function: &'static str, status: ov_status_e) -> Result<(), Error> {
+pub(crate) fn check(function: &'static str, status: ov_status_e) -> Result<(), OpenvinoError> {
     if status == ov_status_e::OK {
         Ok(())
     } else {
@@ -86,17 +86,17 @@ pub(crate) unsafe fn take_string(text: *const c_char) -> String {
 }
 
 /// Converts text to the form that the C interface takes.
-pub(crate) fn c_string(what: &'static str, text: &str) -> Result<CString, Error> {
-    CString::new(text).map_err(|_| Error::ZeroByte {
+pub(crate) fn c_string(what: &'static str, text: &str) -> Result<CString, OpenvinoError> {
+    CString::new(text).map_err(|_| OpenvinoError::ZeroByte {
         what,
         text: text.to_owned(),
     })
 }
 
 #[cold]
-fn failure(function: &'static str, status: ov_status_e) -> Error {
+fn failure(function: &'static str, status: ov_status_e) -> OpenvinoError {
     if status == ov_status_e::INFER_CANCELLED {
-        return Error::Cancelled;
+        return OpenvinoError::Cancelled;
     }
     // Refused arguments raise no exception, so the last message would be an older call's.
     let message = if status == ov_status_e::INVALID_C_PARAM {
@@ -110,7 +110,7 @@ fn failure(function: &'static str, status: ov_status_e) -> Error {
     } else {
         message
     };
-    Error::Call {
+    OpenvinoError::Call {
         function,
         status: format!("{status:?}"),
         message: message.trim().to_owned(),

@@ -12,7 +12,7 @@ use openvino_sys::{
 };
 
 use crate::core::ensure_loaded;
-use crate::error::Error;
+use crate::error::OpenvinoError;
 use crate::memory::{Access, Memory};
 use crate::sys::Handle;
 
@@ -38,19 +38,19 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`], [`Error::Misaligned`], [`Error::ShapeOverflow`] or
-    /// [`Error::RankTooLarge`] if the view is not sound; [`Error::NotLoaded`] before the first
+    /// [`OpenvinoError::OutOfBounds`], [`OpenvinoError::Misaligned`], [`OpenvinoError::ShapeOverflow`] or
+    /// [`OpenvinoError::RankTooLarge`] if the view is not sound; [`OpenvinoError::NotLoaded`] before the first
     /// [`Core`](crate::Core) is loaded.
     pub fn new(
         memory: Arc<dyn Memory>,
         offset_bytes: usize,
         element: TensorType,
         shape: &[usize],
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenvinoError> {
         ensure_loaded()?;
         let rank = shape.len();
         if rank > RANK_MAX {
-            return Err(Error::RankTooLarge {
+            return Err(OpenvinoError::RankTooLarge {
                 rank,
                 max: RANK_MAX,
             });
@@ -58,7 +58,7 @@ impl Tensor {
         let bytes = shape_bytes(element, shape)?;
         let len = memory.len();
         if offset_bytes.checked_add(bytes).is_none_or(|end| end > len) {
-            return Err(Error::OutOfBounds {
+            return Err(OpenvinoError::OutOfBounds {
                 offset: offset_bytes,
                 bytes,
                 len,
@@ -66,7 +66,7 @@ impl Tensor {
         }
         let address = memory.as_ptr().wrapping_add(offset_bytes);
         if !address.addr().is_multiple_of(element.bytes()) {
-            return Err(Error::Misaligned {
+            return Err(OpenvinoError::Misaligned {
                 offset: offset_bytes,
                 align: element.bytes(),
             });
@@ -209,7 +209,7 @@ impl TensorType {
         }
     }
 
-    pub(crate) fn from_raw(raw: ov_element_type_e, port: &str) -> Result<Self, Error> {
+    pub(crate) fn from_raw(raw: ov_element_type_e, port: &str) -> Result<Self, OpenvinoError> {
         match raw {
             ov_element_type_e::I4 => Ok(Self::I4),
             ov_element_type_e::U4 => Ok(Self::U4),
@@ -220,7 +220,7 @@ impl TensorType {
             ov_element_type_e::F32 => Ok(Self::F32),
             ov_element_type_e::I32 => Ok(Self::I32),
             ov_element_type_e::I64 => Ok(Self::I64),
-            other => Err(Error::ElementTypeUnsupported {
+            other => Err(OpenvinoError::ElementTypeUnsupported {
                 port: port.to_owned(),
                 found: format!("{other:?}").to_lowercase(),
             }),
@@ -247,8 +247,8 @@ impl fmt::Display for TensorType {
 /// Maximum number of dimensions of a [`Tensor`]. Chosen, not measured; the kernels use four at most.
 pub const RANK_MAX: usize = 8;
 
-fn shape_bytes(element: TensorType, shape: &[usize]) -> Result<usize, Error> {
-    let overflow = || Error::ShapeOverflow {
+fn shape_bytes(element: TensorType, shape: &[usize]) -> Result<usize, OpenvinoError> {
+    let overflow = || OpenvinoError::ShapeOverflow {
         element,
         shape: shape.to_owned(),
     };

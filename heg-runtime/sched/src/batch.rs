@@ -11,6 +11,10 @@ use super::event::Decoding;
 use super::request::{Class, ClientId, Micros, RequestId};
 use super::rows::fair_batch;
 
+/// Contexts are compared in steps of this many tokens, so that cached costs serve many iterations. Chosen: a row
+/// reads little for that many tokens, compared with the weights.
+pub(super) const CONTEXT_STEP: u32 = 256;
+
 /// A request that could decode its next token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {

@@ -184,6 +184,14 @@ pub(super) struct Claim {
 }
 
 impl<P: Progress> Ledger<P> {
+    /// Whether a request's client was served less than another one of its class.
+    pub(super) fn goes_first(&self, entry: &Entry<P>, other: &Entry<P>) -> bool {
+        let served_us = |it: &Entry<P>| self.clients().served_us(it.client(), it.class());
+        entry.client() != other.client()
+            && entry.class() == other.class()
+            && served_us(entry) < served_us(other)
+    }
+
     /// Whether a request's memory is within its client's share: the budget divided by the number of clients that have
     /// requests.
     pub(super) fn is_within_share(&self, submission: &Submission, kv: &KvBudget) -> bool {

@@ -163,7 +163,7 @@ pub enum Work {
         /// The layer.
         layer: u32,
         /// The kernel of the layer.
-        kernel: Kernel,
+        kernel: LayerKernel,
     },
     /// The head on a prompt's last row; gives the request's first token.
     Head(RequestId),
@@ -266,7 +266,7 @@ pub struct DecodeRun {
 
 /// Kernels of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kernel {
+pub enum LayerKernel {
     /// Norm, projections, RoPE.
     Qkv,
     /// Attention.

@@ -32,8 +32,6 @@ pub enum HoldReason {
     Flash,
     /// A place in the decode batch, which is full (`decode.batch_max`, `decode.reactive_batch_max`).
     BatchFull,
-    /// A place in the decode batch, whose reactive answers it would slow down (`decode.reactive_slowdown_max`).
-    Company,
     /// The decode iteration in progress, which began without it.
     Iteration,
     /// Answers, which go before its prompt.

@@ -35,8 +35,8 @@ use heg_spec::policy::SchedulerKind;
 pub use agent_xpu::AgentXpu;
 pub use costs::{CachedCosts, Call, Cost, Costs, ModelShape, WorkStage};
 pub use event::{
-    Action, Actions, DecodeRun, Decoding, Event, Finish, Given, Kernel, Segment, Ticket, Transfer,
-    WarmKernel, Work,
+    Action, Actions, DecodeRun, Decoding, Event, Finish, Given, LayerKernel, Segment, Ticket,
+    Transfer, WarmKernel, Work,
 };
 
 pub use hold::{Hold, HoldReason};

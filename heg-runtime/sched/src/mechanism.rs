@@ -1,42 +1,21 @@
-//! The mechanisms of a policy: their names and switches, and counts of the steps in which each acted, since a
-//! mechanism that never acts has no reason to exist.
+//! The mechanisms of a policy in the order in which their rules are asked, and counts of the steps in which each acted,
+//! since a mechanism that never acts has no reason to exist.
 
 use std::cell::Cell;
 
 use heg_spec::Policy;
-use heg_spec::policy::{AgeingStart, NpuAttention, Resume, SchedulerKind};
+use heg_spec::policy::Resume;
 
-use super::agent_xpu::rules::{
-    Rule, RuleCard, bandwidth, bubble, graphics, power, pressure, remainder,
-};
+use super::agent_xpu::rules::{self, Card, HoldCard, Rule, RuleCard, is_agent_xpu};
 
-/// The name and the switch of a mechanism.
-pub(crate) struct Card {
-    /// Its name in tables, with its section.
-    pub(crate) name: &'static str,
-    /// Whether a policy has it on.
-    pub(crate) is_on: fn(&Policy) -> bool,
-    /// Switches it off in a policy.
-    pub(crate) remove: fn(&mut Policy),
-    /// Its rule, if it holds work back.
-    pub(crate) rule: Option<RuleCard>,
-}
-
-impl Card {
-    /// Makes the card of a mechanism that is not a rule of its own.
-    const fn of(name: &'static str, is_on: fn(&Policy) -> bool, remove: fn(&mut Policy)) -> Self {
-        Self {
-            name,
-            is_on,
-            remove,
-            rule: None,
-        }
+/// Makes the card of a mechanism that is a choice among requests or kernels, and no rule.
+const fn choice(name: &'static str, is_on: fn(&Policy) -> bool, remove: fn(&mut Policy)) -> Card {
+    Card {
+        name,
+        is_on,
+        remove,
+        rule: None,
     }
-}
-
-/// Whether a policy is for Agent.xpu's scheduler, which distinguishes classes.
-pub(crate) fn is_agent_xpu(policy: &Policy) -> bool {
-    policy.scheduler == SchedulerKind::AgentXpu
 }
 
 macro_rules! mechanisms {
@@ -59,117 +38,82 @@ macro_rules! mechanisms {
 
 mechanisms! {
     /// A reactive prompt took the lanes from a proactive one (4.4).
-    Preemption: Card::of(
-        "kernel-level preemption (4.4)",
-        |policy| is_agent_xpu(policy) && policy.prefill.preempt,
-        |policy| policy.prefill.preempt = false,
-    ),
+    Preemption: rules::preemption::CARD,
     /// A shorter reactive prompt passed a longer one.
-    ShortPromptsFirst: Card::of(
-        "short reactive prompts first",
-        |policy| is_agent_xpu(policy) && policy.prefill.short_prompts_first.is_some(),
-        |policy| policy.prefill.short_prompts_first = None,
-    ),
+    ShortPromptsFirst: rules::short_prompts_first::CARD,
+    /// An overdue request's prompt did not get the iGPU yet, since it had waited for others of its class.
+    AgeingFromTurn: rules::ageing::FROM_TURN,
+    /// Proactive prompts ran a kernel that they had been owed beside reactive decoding.
+    ProactiveShare: rules::proactive_share::CARD,
+    /// A client had its turn before an earlier request of another one. No policy switches it: it acts whenever there
+    /// is more than one client.
+    ClientTurns: rules::client_turns::CARD,
+    /// A proactive request became overdue (4.5).
+    Ageing: rules::ageing::CARD,
+    /// A proactive prompt waited for reactive decoding, without an NPU. No policy switches it.
+    ReactiveFirst: rules::reactive_first::CARD,
+    /// A long reactive prompt waited for a reactive answer that had just begun.
+    YoungAnswersFirst: rules::young_first::CARD,
+    /// A long reactive prompt waited for a reactive answer that was sure to end soon.
+    EndingAnswersFirst: rules::ending_first::CARD,
+    /// An iteration gave way to a prompt (4.3).
+    PrefillFirst: rules::prefill_first::CARD,
     /// A short reactive prompt ran on the iGPU beside another one on the NPU.
-    ShortPromptsAside: Card::of(
-        "short reactive prompts aside",
-        |policy| is_agent_xpu(policy) && policy.prefill.short_prompts_aside,
-        |policy| policy.prefill.short_prompts_aside = false,
-    ),
+    ShortPromptsAside: rules::aside::SHORT,
     /// A longer reactive prompt ran aside, or one while reactive requests decode.
-    LongPromptsAside: Card::of(
-        "long reactive prompts aside",
-        |policy| is_agent_xpu(policy) && policy.prefill.long_prompts_aside_ms.is_some(),
-        |policy| policy.prefill.long_prompts_aside_ms = None,
-    ),
+    LongPromptsAside: rules::aside::LONG,
     /// The iGPU took a chunk of a reactive prompt (4.3, Algorithm 1).
-    Split: Card::of(
-        "elastic split of reactive prompts (4.3)",
-        |policy| is_agent_xpu(policy) && policy.prefill.elastic,
-        |policy| policy.prefill.elastic = false,
-    ),
+    Split: rules::split::CARD,
     /// The iGPU took a chunk of a reactive prompt while proactive requests decode.
-    SplitBesideProactive: Card::of(
-        "the same beside proactive decoding",
-        |policy| Mechanism::Split.is_on(policy) && policy.prefill.split_beside_proactive_ms.is_some(),
-        |policy| policy.prefill.split_beside_proactive_ms = None,
-    ),
+    SplitBesideProactive: rules::split::BESIDE_PROACTIVE,
     /// The iGPU took a chunk of a proactive prompt (v1 6.5).
-    Balance: Card::of(
-        "load balancing of proactive prompts (v1 6.5)",
-        |policy| policy.prefill.balance,
-        |policy| policy.prefill.balance = false,
-    ),
+    Balance: rules::balance::CARD,
     /// A remainder waited for the chunks beside it (4.3).
-    RemainderDeferral: remainder::CARD,
+    RemainderDeferral: rules::remainder::CARD,
     /// The NPU took attention, with a kernel compiled for it (4.3).
-    NpuAttention: Card::of(
-        "NPU attention on the fly (4.3)",
-        |policy| policy.prefill.attention != NpuAttention::Off,
-        |policy| policy.prefill.attention = NpuAttention::Off,
-    ),
+    NpuAttention: rules::npu_attention::CARD,
     /// Work waited because both devices together want more bandwidth than there is (4.3).
-    BandwidthDeferral: bandwidth::CARD,
+    BandwidthDeferral: rules::bandwidth::CARD,
     /// A batch beside a reactive request left proactive ones out (4.5).
-    ReactiveFirstBatch: Card::of(
+    ReactiveFirstBatch: choice(
         "reactive-first batches (4.5)",
         |policy| is_agent_xpu(policy) && policy.decode.reactive_batch_max.is_some(),
         |policy| policy.decode.reactive_batch_max = None,
     ),
+    /// A batch left out proactive answers that would have slowed the reactive ones down.
+    ReactiveSlowdown: rules::company::CARD,
     /// Length decided which proactive requests a batch left out (4.5).
-    LongestLeftOut: Card::of(
+    LongestLeftOut: choice(
         "eviction of the longest (4.5)",
         |policy| policy.decode.evict_longest,
         |policy| policy.decode.evict_longest = false,
     ),
-    /// An iteration gave way to a prompt (4.3).
-    PrefillFirst: Card::of(
-        "prefill first on the iGPU (4.3)",
-        |policy| policy.decode.prefill_first,
-        |policy| policy.decode.prefill_first = false,
-    ),
     /// A layer was one kernel (4.2).
-    FusedLayer: Card::of(
+    FusedLayer: choice(
         "fused decode layer (4.2)",
         |policy| policy.decode.fused_layer,
         |policy| policy.decode.fused_layer = false,
     ),
-    /// A proactive request became overdue (4.5).
-    Ageing: Card::of(
-        "ageing (4.5)",
-        |policy| is_agent_xpu(policy) && policy.ageing.is_some(),
-        |policy| policy.ageing = None,
-    ),
-    /// An overdue request's prompt did not get the iGPU yet, since it had waited for others of its class.
-    AgeingFromTurn: Card::of(
-        "ageing of prompts from their turn on",
-        |policy| {
-            let from = policy.ageing.map(|ageing| ageing.prompts_from);
-            is_agent_xpu(policy) && from == Some(AgeingStart::Turn)
-        },
-        |policy| {
-            if let Some(ageing) = &mut policy.ageing {
-                ageing.prompts_from = AgeingStart::Arrival;
-            }
-        },
+    /// The NPU verified a draft beside an iteration of the others.
+    SecondLane: choice(
+        "verification on the NPU beside decoding",
+        |policy| is_agent_xpu(policy) && policy.decode.second_lane,
+        |policy| policy.decode.second_lane = false,
     ),
     /// A prompt that takes less time went on before an earlier one (v1 6.2).
-    LeastTimeToCompletion: Card::of(
+    LeastTimeToCompletion: choice(
         "least time to completion first (v1 6.2)",
         |policy| policy.prefill.resume == Resume::LeastTimeToCompletion,
         |policy| policy.prefill.resume = Resume::Arrival,
     ),
     /// A kernel waited for memory pressure to fall (v1 6.4).
-    Pressure: pressure::CARD,
+    Pressure: rules::pressure::CARD,
     /// A proactive prompt filled a bubble, or waited for one (v1 6.3).
-    Backfill: bubble::CARD,
+    Backfill: rules::bubble::CARD,
     /// The iGPU rested for graphics (4.1).
-    IgpuShare: graphics::CARD,
+    IgpuShare: rules::graphics::CARD,
     /// Work waited because both devices together draw too much power (v1 6.2).
-    PowerBudget: power::CARD,
-    /// A client had its turn before an earlier request of another one. No policy switches it: it acts whenever there
-    /// is more than one client.
-    ClientTurns: Card::of("turns between clients", |_| false, |_| {}),
+    PowerBudget: rules::power::CARD,
 }
 
 impl Mechanism {
@@ -192,25 +136,29 @@ impl Mechanism {
         (self.card().remove)(policy);
     }
 
-    /// The word for the work that it holds back, in traces; `None` for a mechanism that holds nothing back.
+    /// Its word in traces, as the reason of a wait; `None` for a mechanism that holds nothing back.
     pub fn word(self) -> Option<&'static str> {
-        self.card().rule.as_ref().map(|rule| rule.word)
+        self.hold().map(|hold| hold.word)
     }
 
     /// The sentence part that explains the wait of a request that it holds back.
     pub fn explanation(self) -> Option<&'static str> {
-        self.card().rule.as_ref().map(|rule| rule.explanation)
+        self.hold().map(|hold| hold.explanation)
     }
 
     /// Whether its hold also explains the wait of requests behind the one that it holds back.
     pub fn holds_up_others(self) -> bool {
-        let rule = self.card().rule.as_ref();
-        rule.is_some_and(|rule| rule.holds_up_others)
+        self.hold().is_some_and(|hold| hold.holds_up_others)
     }
 
-    /// Returns the mechanism's rule under a policy, if it has one.
-    pub(crate) fn rule(self, policy: &Policy) -> Option<Box<dyn Rule>> {
-        (self.card().rule.as_ref()?.rule)(policy)
+    fn hold(self) -> Option<&'static HoldCard> {
+        self.card().rule.as_ref()?.hold.as_ref()
+    }
+
+    /// Returns the mechanism's rule under a policy with the rule's card, if it has one.
+    pub(crate) fn rule(self, policy: &Policy) -> Option<(&'static RuleCard, Box<dyn Rule>)> {
+        let card = self.card().rule.as_ref()?;
+        Some((card, (card.rule)(policy)?))
     }
 }
 

@@ -8,7 +8,7 @@
 //! `qkv`, which fills their part of the cache.
 //! `qkv`, which fills their part of the cache.
 
-use super::event::{Kernel, Segment};
+use super::event::{LayerKernel, Segment};
 use super::request::PromptLogits;
 
 /// A kernel of a segment that may run now.
@@ -18,7 +18,7 @@ pub(super) struct Step {
     pub(super) part: usize,
     pub(super) segment: Segment,
     pub(super) layer: u32,
-    pub(super) kernel: Kernel,
+    pub(super) kernel: LayerKernel,
     /// Kernels that the segment has completed.
     pub(super) done: u32,
 }
@@ -87,7 +87,7 @@ impl Prefill {
         let mut cached_layers = u32::MAX;
         for (index, part) in self.parts.iter().enumerate() {
             let (layer, kernel) = (part.done / 3, KERNELS[(part.done % 3) as usize]);
-            let sees_all = kernel != Kernel::Mha || layer < cached_layers;
+            let sees_all = kernel != LayerKernel::Mha || layer < cached_layers;
             if !part.running && part.done < self.end(index) && sees_all {
                 steps.push(Step {
                     part: index,
@@ -191,7 +191,7 @@ impl Prefill {
     }
 
     /// Kernels that are left, as (segment, kernel, count).
-    pub(super) fn remaining(&self) -> impl Iterator<Item = (Segment, Kernel, u32)> {
+    pub(super) fn remaining(&self) -> impl Iterator<Item = (Segment, LayerKernel, u32)> {
         self.parts.iter().enumerate().flat_map(|(index, part)| {
             let end = self.end(index);
             // Of the kernels numbered done..end, every third is of this kind.
@@ -213,7 +213,7 @@ impl Prefill {
     }
 }
 
-const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
+const KERNELS: [LayerKernel; 3] = [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn];
 
 #[cfg(test)]
 mod tests {
@@ -261,10 +261,10 @@ mod tests {
                 let mut steps = order.iter();
                 steps.position(|s| (s.part, s.layer, s.kernel) == (part, layer, kernel))
             };
-            for step in order.iter().filter(|step| step.kernel == Kernel::Mha) {
+            for step in order.iter().filter(|step| step.kernel == LayerKernel::Mha) {
                 for before in 0..=step.part {
-                    let keys = place(before, step.layer, Kernel::Qkv);
-                    assert!(keys < place(step.part, step.layer, Kernel::Mha));
+                    let keys = place(before, step.layer, LayerKernel::Qkv);
+                    assert!(keys < place(step.part, step.layer, LayerKernel::Mha));
                 }
             }
             // Three kernels per layer for each of four segments, less two for three segments in the last layer.

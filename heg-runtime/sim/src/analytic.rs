@@ -1,7 +1,7 @@
 //! Analytic costs from a model's dimensions and a few figures of each device: for tests, and for models without a
 //! bundle. A bundle's annotations are more precise.
 
-use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
+use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel, WorkStage};
 
 /// The dimensions of a decoder on which its speed depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +219,7 @@ impl Costs for AnalyticCosts {
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
         match call {
             Call::Prefill {
-                kernel: Kernel::Mha,
+                kernel: LayerKernel::Mha,
                 tokens,
                 context,
             } => {
@@ -232,8 +232,8 @@ impl Costs for AnalyticCosts {
             Call::Prefill { kernel, tokens, .. } => {
                 let rows = self.padded(lane, tokens);
                 let demand = match kernel {
-                    Kernel::Qkv => self.qkv(rows),
-                    Kernel::Mha | Kernel::Ffn => self.ffn(rows),
+                    LayerKernel::Qkv => self.qkv(rows),
+                    LayerKernel::Mha | LayerKernel::Ffn => self.ffn(rows),
                 };
                 self.on(lane, demand, 1)
             }
@@ -296,7 +296,7 @@ mod tests {
         costs.cost(lane, call).unwrap().latency_us / 1e3
     }
 
-    fn chunk(kernel: Kernel) -> Call {
+    fn chunk(kernel: LayerKernel) -> Call {
         Call::Prefill {
             kernel,
             tokens: 256,
@@ -309,9 +309,9 @@ mod tests {
         let small = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
         let large = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_8b());
         // 15.7 and 37.3 ms according to the blobs (DESIGN §4.2 and §4.3).
-        let found = latency_ms(&small, Lane::Npu, chunk(Kernel::Ffn));
+        let found = latency_ms(&small, Lane::Npu, chunk(LayerKernel::Ffn));
         assert!((found - 15.7).abs() < 0.5, "{found}");
-        let found = latency_ms(&large, Lane::Npu, chunk(Kernel::Ffn));
+        let found = latency_ms(&large, Lane::Npu, chunk(LayerKernel::Ffn));
         assert!((found - 37.3).abs() < 2.5, "{found}");
     }
 
@@ -335,7 +335,7 @@ mod tests {
         let costs = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_8b());
         for lane in Lane::ALL {
             for tokens in [1, 17, 256, 2048] {
-                for kernel in [Kernel::Qkv, Kernel::Mha, Kernel::Ffn] {
+                for kernel in [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn] {
                     let call = Call::Prefill {
                         kernel,
                         tokens,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use heg_sched::{Call, Cost, Costs, Decoding, Kernel, Lane, WarmKernel, Work};
+use heg_sched::{Call, Cost, Costs, Decoding, Lane, LayerKernel, WarmKernel, Work};
 
 /// Returns the cost of a launch when nothing else runs; `None` if the lane cannot run it.
 ///
@@ -29,7 +29,7 @@ pub fn duration(
             let fits = |k: &&WarmKernel| k.tokens >= tokens && k.context >= context;
             let warm = warm
                 .iter()
-                .filter(|_| lane == Lane::Npu && *kernel == Kernel::Mha)
+                .filter(|_| lane == Lane::Npu && *kernel == LayerKernel::Mha)
                 .filter(fits)
                 .filter_map(|kernel| costs.warm_cost(*kernel))
                 .min_by(|a, b| a.latency_us.total_cmp(&b.latency_us));
@@ -75,14 +75,17 @@ pub fn duration(
                     tokens,
                     context,
                 };
-                for kernel in [Kernel::Qkv, Kernel::Ffn] {
+                for kernel in [LayerKernel::Qkv, LayerKernel::Ffn] {
                     total.add(costs.cost(lane, call(kernel, tokens, tokens))?, layers);
                 }
                 if rows > 0 {
-                    total.add(costs.cost(lane, call(Kernel::Mha, 1, context))?, layers);
+                    total.add(
+                        costs.cost(lane, call(LayerKernel::Mha, 1, context))?,
+                        layers,
+                    );
                 }
                 for (_, part) in prompts.iter() {
-                    let attention = call(Kernel::Mha, part.tokens, part.context());
+                    let attention = call(LayerKernel::Mha, part.tokens, part.context());
                     total.add(costs.cost(lane, attention)?, layers);
                 }
             }

@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::Platform;
-    use heg_sched::{Call, Costs, Kernel, Lane};
+    use heg_sched::{Call, Costs, Lane, LayerKernel};
 
     #[test]
     fn shipped_sheets_are_small_and_read_back() {
@@ -183,9 +183,9 @@ mod tests {
             platform.costs.cost(lane, call).unwrap().latency_us / 1e3
         };
         for lane in [Lane::Npu, Lane::Igpu] {
-            let ffn = ms(lane, Kernel::Ffn, 256, 256);
+            let ffn = ms(lane, LayerKernel::Ffn, 256, 256);
             assert!((36.0..41.0).contains(&ffn), "{lane:?}: {ffn}");
-            assert!(ms(lane, Kernel::Mha, 2048, 2048) < 97.0);
+            assert!(ms(lane, LayerKernel::Mha, 2048, 2048) < 97.0);
         }
     }
 }

@@ -18,7 +18,6 @@ pub(super) const ALL: DraftPolicy = DraftPolicy {
     grammar: true,
     frequencies: true,
     learning: true,
-    trees: true,
     fixed_tokens: None,
     calibration: true,
     reuse: true,
@@ -101,12 +100,11 @@ fn answers_stay_the_same_with_every_mechanism() {
 fn answers_stay_the_same_with_any_mechanism_off() {
     let subject = Subject::tiny_agent(WeightForm::W8A16);
     let expected = subject.plain();
-    let off: [fn(&mut DraftPolicy); 8] = [
+    let off: [fn(&mut DraftPolicy); 7] = [
         |it| it.context = false,
         |it| it.history = false,
         |it| it.frequencies = false,
         |it| it.learning = false,
-        |it| it.trees = false,
         |it| it.calibration = false,
         |it| it.reuse = false,
         |it| it.fixed_tokens = Some(0),

@@ -11,12 +11,15 @@ mod evaluate;
 mod goal;
 mod llama_cpp;
 mod model_sheet;
+mod output;
 mod precision;
 mod process;
 mod provenance;
 mod quality;
 mod shared;
+mod statistics;
 mod subject;
+mod table;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;

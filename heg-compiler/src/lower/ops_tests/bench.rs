@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::manifest::{Binding, ElementType, Port, Role, Rows, ShapeClass};
-use heg_openvino::{Core, Error, HostBuffer, InferRequest, Memory, Tensor, find_libraries};
+use heg_openvino::{Core, HostBuffer, InferRequest, Memory, OpenvinoError, Tensor, find_libraries};
 use heg_spec::{Group, WeightForm};
 
 use super::stored::{Section, Stored, decode, encode};
@@ -316,10 +316,10 @@ pub(super) fn noise(seed: u64, count: usize) -> Vec<f32> {
 
 /// The core of this test process. If OpenVINO is not installed, the test is reported as skipped.
 fn core(test: &str) -> Option<&'static Core> {
-    static CORE: OnceLock<Result<Core, Error>> = OnceLock::new();
+    static CORE: OnceLock<Result<Core, OpenvinoError>> = OnceLock::new();
     match CORE.get_or_init(|| Core::load_from(&find_libraries()?)) {
         Ok(core) => Some(core),
-        Err(Error::LibraryNotFound { .. }) => {
+        Err(OpenvinoError::LibraryNotFound { .. }) => {
             let text = format!("skipped: {test}: OpenVINO not found (run: cargo xtask setup)");
             assert!(std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(), "{text}");
             // Not `println!`, which the test harness would swallow.

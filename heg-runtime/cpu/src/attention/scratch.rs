@@ -1,7 +1,7 @@
 //! Scratch memory of a thread.
 
 use super::{BLOCK, Shape, item::most_query_rows};
-use crate::error::Error;
+use crate::error::CpuError;
 use crate::lanes::LANES;
 use heg_artifacts::program::Attention;
 
@@ -35,8 +35,10 @@ impl AttentionScratch {
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] if there is not enough: attributes come from a bundle.
-    pub(crate) fn new<'a>(steps: impl IntoIterator<Item = &'a Attention>) -> Result<Self, Error> {
+    /// [`CpuError::Memory`] if there is not enough: attributes come from a bundle.
+    pub(crate) fn new<'a>(
+        steps: impl IntoIterator<Item = &'a Attention>,
+    ) -> Result<Self, CpuError> {
         let (mut width, mut query_rows, mut elements) = (0, 0, 0);
         for attributes in steps {
             let shape = Shape::of(attributes);
@@ -69,12 +71,12 @@ struct Line([f32; LANES]);
 pub(super) struct Floats(Vec<Line>);
 
 impl Floats {
-    fn new(len: usize) -> Result<Self, Error> {
+    fn new(len: usize) -> Result<Self, CpuError> {
         let count = len.div_ceil(LANES);
         let mut lines = Vec::new();
         let bytes = len.saturating_mul(size_of::<f32>());
         let room = lines.try_reserve_exact(count);
-        room.map_err(|_| Error::Memory { bytes })?;
+        room.map_err(|_| CpuError::Memory { bytes })?;
         lines.resize(count, Line([0.0; LANES]));
         Ok(Self(lines))
     }
@@ -101,7 +103,7 @@ mod tests {
         };
         for attributes in [attributes(1, u32::MAX), attributes(u32::MAX, u32::MAX)] {
             let refused = AttentionScratch::new([&attributes]);
-            assert!(matches!(refused, Err(Error::Memory { .. })));
+            assert!(matches!(refused, Err(CpuError::Memory { .. })));
         }
         assert!(AttentionScratch::new([&attributes(4, 64)]).is_ok());
     }

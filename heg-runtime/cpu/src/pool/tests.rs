@@ -89,7 +89,7 @@ fn a_piece_that_panics_is_an_error_from_then_on() {
     };
     for _ in 0..2 {
         let lost = pool.run(of_first(&[4, 2]), &work);
-        assert!(matches!(lost, Err(Error::Lost)));
+        assert!(matches!(lost, Err(CpuError::Lost)));
     }
 }
 
@@ -318,6 +318,6 @@ fn a_piece_that_panics_on_both_sides_is_an_error() {
     };
     for _ in 0..2 {
         let lost = pool.run(shared(4, [2, 2]), &work);
-        assert!(matches!(lost, Err(Error::Lost)));
+        assert!(matches!(lost, Err(CpuError::Lost)));
     }
 }

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::Isa;
 use half::f16;
+use heg_spec::Seeded;
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -42,27 +43,16 @@ fn form(width: usize, bits: Bits, weight_kind: WeightKind) -> Rounded {
     }
 }
 
-/// A linear congruential generator of numbers from −1 to 1.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    fn floats(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.next()).collect()
-    }
+/// Returns numbers from −1 to 1.
+fn floats(seeded: &mut Seeded, count: usize) -> Vec<f32> {
+    let number = |_| (2.0 * seeded.unit() - 1.0) as f32;
+    (0..count).map(number).collect()
 }
 
 impl Case {
     fn new(seed: u64, form: Rounded, outputs: usize, rows: usize, terms: bool) -> Self {
-        let mut noise = Noise(seed);
-        let mut x = noise.floats(rows * form.width);
+        let mut seeded = Seeded::new(seed);
+        let mut x = floats(&mut seeded, rows * form.width);
         // Outliers, and a group of zeros.
         x.iter_mut().step_by(37).for_each(|x| *x *= 50.0);
         x.iter_mut().take(40).for_each(|x| *x = 0.0);
@@ -71,29 +61,30 @@ impl Case {
             WeightKind::Bytes => form.width,
             WeightKind::Nibbles => form.width / 2,
         };
-        let weights = noise.floats(outputs * bytes).into_iter();
+        let weights = floats(&mut seeded, outputs * bytes).into_iter();
         Self {
             form,
             outputs,
             weights: weights.map(|w| (w * 128.9) as i8).collect(),
             numbers: match form.weight_kind {
                 WeightKind::Bytes => Numbers::Rows(
-                    noise.floats(outputs),
-                    centred.then(|| noise.floats(outputs)),
+                    floats(&mut seeded, outputs),
+                    centred.then(|| floats(&mut seeded, outputs)),
                 ),
                 WeightKind::Nibbles => {
                     let mut sizes = [128, 64, 32].into_iter().skip(seed as usize % 3);
                     let columns = sizes.find(|size| form.width.is_multiple_of(*size)).unwrap();
                     let mut halves = || -> Vec<u16> {
-                        let numbers = noise.floats(outputs * form.width / columns).into_iter();
+                        let numbers =
+                            floats(&mut seeded, outputs * form.width / columns).into_iter();
                         numbers.map(|x| f16::from_f32(x).to_bits()).collect()
                     };
                     Numbers::Groups(columns, halves(), centred.then(halves))
                 }
             },
             x,
-            bias: terms.then(|| noise.floats(outputs)),
-            residual: terms.then(|| (noise.floats(rows * (outputs + 1)), 0.37)),
+            bias: terms.then(|| floats(&mut seeded, outputs)),
+            residual: terms.then(|| (floats(&mut seeded, rows * (outputs + 1)), 0.37)),
         }
     }
 

@@ -1,8 +1,8 @@
-//! Programs that no bundle has: `Kernel::new` and `CpuDevice::run` are safe for any.
+//! Programs that no bundle has: `CpuKernel::new` and `CpuDevice::run` are safe for any.
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Port, Role, Rows, Work};
 use heg_artifacts::program::{Attention, Buffer, BufferId, BufferPlace, Program, RowForm, Step};
-use heg_cpu::{Activations, CpuCall, CpuDevice, CpuDeviceOptions, Isa, Kernel, ProgramRows};
+use heg_cpu::{Activations, CpuCall, CpuDevice, CpuDeviceOptions, CpuKernel, Isa, ProgramRows};
 use heg_spec::Group;
 use std::num::NonZeroUsize;
 
@@ -62,7 +62,7 @@ fn a_role_that_comes_twice_is_refused() {
     };
     let made = |narrow| {
         let (declared, program) = attention(inputs(narrow));
-        Kernel::new(program, &declared, ElementType::F32, Activations::F32)
+        CpuKernel::new(program, &declared, ElementType::F32, Activations::F32)
     };
     assert!(made(None).is_ok());
     for (role, index) in [(Role::Key, 2), (Role::Value, 3), (Role::Query, 1)] {
@@ -87,7 +87,7 @@ fn queries_in_two_runs_are_refused() {
         port(Role::Value, Rows::Context, 256),
         port(Role::Position, Rows::One, 1),
     ]);
-    let kernel = Kernel::new(program, &declared, ElementType::F32, Activations::F32).unwrap();
+    let kernel = CpuKernel::new(program, &declared, ElementType::F32, Activations::F32).unwrap();
     let mut device = CpuDevice::new(CpuDeviceOptions {
         isa: Isa::best(),
         threads: NonZeroUsize::MIN,

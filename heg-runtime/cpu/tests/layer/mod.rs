@@ -4,8 +4,9 @@ mod programs;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared};
 use heg_cpu::{
-    Activations, AffineBytes, Context, CpuCall, CpuDevice, Kernel, ProgramRows, WeightBytes,
+    Activations, AffineBytes, Context, CpuCall, CpuDevice, CpuKernel, ProgramRows, WeightBytes,
 };
+use heg_spec::Seeded;
 use std::panic::resume_unwind;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,9 +35,9 @@ impl Sizes {
 pub(crate) struct Layer {
     sizes: Sizes,
     kv: ElementType,
-    qkv: (Kernel, Vec<Tensor>),
-    mha: (Kernel, Vec<Tensor>),
-    ffn: (Kernel, Vec<Tensor>),
+    qkv: (CpuKernel, Vec<Tensor>),
+    mha: (CpuKernel, Vec<Tensor>),
+    ffn: (CpuKernel, Vec<Tensor>),
     cos: Vec<u8>,
     sin: Vec<u8>,
     /// Whether the next call of `goes_on` panics, once.
@@ -62,44 +63,32 @@ impl Tensor {
     }
 }
 
-/// A seeded xorshift generator.
-struct Noise(u64);
+/// Returns a number from −1 to 1.
+fn number(seeded: &mut Seeded) -> f32 {
+    (2.0 * seeded.unit() - 1.0) as f32
+}
 
-impl Noise {
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+/// Returns a scale: in f32 for 8-bit integers, in f16 for 4-bit ones.
+fn scale(seeded: &mut Seeded, element: ElementType) -> Vec<u8> {
+    let x = 0.001 + number(seeded).abs() * 0.001;
+    match element {
+        ElementType::F16 => half::f16::from_f32(16.0 * x).to_le_bytes().to_vec(),
+        _ => x.to_le_bytes().to_vec(),
     }
+}
 
-    /// A number from −1 to 1.
-    fn number(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    /// A scale: in f32 for 8-bit integers, in f16 for 4-bit ones.
-    fn scale(&mut self, element: ElementType) -> Vec<u8> {
-        let x = 0.001 + self.number().abs() * 0.001;
+fn bytes(seeded: &mut Seeded, count: usize, element: ElementType) -> Vec<u8> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let x = number(seeded) * 0.2;
         match element {
-            ElementType::F16 => half::f16::from_f32(16.0 * x).to_le_bytes().to_vec(),
-            _ => x.to_le_bytes().to_vec(),
+            ElementType::I8 => all.push(((seeded.bits() % 255) as i16 - 127) as i8 as u8),
+            ElementType::F16 => all.extend(half::f16::from_f32(x).to_le_bytes()),
+            ElementType::Bf16 => all.extend(half::bf16::from_f32(x).to_le_bytes()),
+            _ => all.extend(x.to_le_bytes()),
         }
     }
-
-    fn bytes(&mut self, count: usize, element: ElementType) -> Vec<u8> {
-        let mut all = Vec::new();
-        for _ in 0..count {
-            let x = self.number() * 0.2;
-            match element {
-                ElementType::I8 => all.push(((self.bits() % 255) as i16 - 127) as i8 as u8),
-                ElementType::F16 => all.extend(half::f16::from_f32(x).to_le_bytes()),
-                ElementType::Bf16 => all.extend(half::bf16::from_f32(x).to_le_bytes()),
-                _ => all.extend(x.to_le_bytes()),
-            }
-        }
-        all
-    }
+    all
 }
 
 impl Layer {
@@ -110,7 +99,7 @@ impl Layer {
         kv: ElementType,
         seed: u64,
     ) -> Self {
-        let mut noise = Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut seeded = Seeded::new(seed);
         let mut kernel = |(declared, program): (Declared, _)| {
             let tensor = |parameter: &heg_artifacts::manifest::Parameter| {
                 let elements = parameter.shape.iter().product::<u32>() as usize;
@@ -122,18 +111,20 @@ impl Layer {
                 let count = numbers / element.bytes() as usize;
                 Tensor {
                     affine: (count > 0).then(|| {
-                        let scales = (0..count).flat_map(|_| noise.scale(element)).collect();
+                        let scales = (0..count)
+                            .flat_map(|_| scale(&mut seeded, element))
+                            .collect();
                         let centres = parameter.centred;
-                        (scales, centres.then(|| noise.bytes(count, element)))
+                        (scales, centres.then(|| bytes(&mut seeded, count, element)))
                     }),
                     values: match parameter.group_columns {
-                        None => noise.bytes(elements, parameter.element),
-                        Some(_) => noise.bytes(elements / 2, ElementType::I8),
+                        None => bytes(&mut seeded, elements, parameter.element),
+                        Some(_) => bytes(&mut seeded, elements / 2, ElementType::I8),
                     },
                 }
             };
             let weights = declared.parameters.iter().map(tensor).collect();
-            let kernel = Kernel::new(program, &declared, kv, activations).unwrap();
+            let kernel = CpuKernel::new(program, &declared, kv, activations).unwrap();
             (kernel, weights)
         };
         let qkv = kernel(programs::qkv(sizes, weights));
@@ -146,8 +137,8 @@ impl Layer {
             qkv,
             mha,
             ffn,
-            cos: noise.bytes(angles, ElementType::F32),
-            sin: noise.bytes(angles, ElementType::F32),
+            cos: bytes(&mut seeded, angles, ElementType::F32),
+            sin: bytes(&mut seeded, angles, ElementType::F32),
             panics: AtomicBool::new(false),
         }
     }
@@ -193,9 +184,9 @@ fn parts_of<'t>(table: &'t [u8], row_bytes: usize, parts: &[Part]) -> Vec<Progra
 impl Sequences {
     pub(crate) fn new(layer: &Layer, tokens: &[usize], seed: u64) -> Self {
         let sizes = layer.sizes;
-        let mut noise = Noise(seed.wrapping_mul(0xd1b5_4a32_d192_ed03));
+        let mut seeded = Seeded::new(!seed);
         let sequence = |tokens: &usize| {
-            let hidden = noise.bytes(tokens * sizes.hidden, ElementType::F32);
+            let hidden = bytes(&mut seeded, tokens * sizes.hidden, ElementType::F32);
             // Cache rows that were not written yet are NaN.
             let cache = vec![0xff; tokens * sizes.key() * layer.kv.bytes() as usize];
             Sequence {
@@ -330,7 +321,7 @@ pub(crate) static AT_WORK: AtomicBool = AtomicBool::new(false);
 
 fn run(
     device: &mut CpuDevice,
-    order: &[(&Kernel, CpuCall<'_>)],
+    order: &[(&CpuKernel, CpuCall<'_>)],
     as_one: bool,
     panics: &AtomicBool,
 ) {

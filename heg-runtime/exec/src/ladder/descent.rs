@@ -7,7 +7,7 @@ use heg_artifacts::manifest::Kernel;
 use heg_spec::DeviceClass;
 use serde::Serialize;
 
-use super::{DeviceFacts, Misfit, Rung, Source};
+use super::{DeviceFacts, Misfit, Rung, RungSource};
 
 /// A rung that was passed over, with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -15,16 +15,16 @@ pub struct Descent {
     /// Name of the kernel.
     pub kernel: String,
     /// The step that should have run.
-    pub from: Step,
+    pub from: DescentStep,
     /// The step that runs instead; `None` if no step is left.
-    pub to: Option<Step>,
+    pub to: Option<DescentStep>,
     /// The reason why it was passed over.
     pub reason: Reason,
 }
 
 /// A rung, or a whole device, by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Step {
+pub struct DescentStep {
     /// OpenVINO's name of the device; `GPU` also for one that runs programs.
     pub device: String,
     /// The role that the device plays: `npu`, `igpu`, `cpu`.
@@ -70,7 +70,7 @@ pub enum Reason {
     },
 }
 
-impl Step {
+impl DescentStep {
     /// Returns the step that stands for a whole device.
     pub(crate) fn device(device: &DeviceFacts) -> Self {
         Self {
@@ -85,9 +85,9 @@ impl Step {
     pub(crate) fn of(device: &DeviceFacts, kernel: &Kernel, rung: Rung) -> Self {
         let variant = kernel.variants.get(rung.variant);
         let source = match rung.source {
-            Source::Program | Source::Gpu => "program".to_owned(),
-            Source::Ir => "IR".to_owned(),
-            Source::Blob(at) => {
+            RungSource::Program | RungSource::Gpu => "program".to_owned(),
+            RungSource::Ir => "IR".to_owned(),
+            RungSource::Blob(at) => {
                 let blob = variant.and_then(|variant| variant.blobs.get(at));
                 blob.map_or("blob".to_owned(), |blob| format!("blob {}", blob.platform))
             }
@@ -95,8 +95,8 @@ impl Step {
         let whole = Self::device(device);
         Self {
             device: match rung.source {
-                Source::Gpu => "GPU".to_owned(),
-                Source::Program | Source::Blob(_) | Source::Ir => whole.device,
+                RungSource::Gpu => "GPU".to_owned(),
+                RungSource::Program | RungSource::Blob(_) | RungSource::Ir => whole.device,
             },
             shape: variant.map(|variant| variant.shape.to_string()),
             source: Some(source),
@@ -146,7 +146,7 @@ pub fn summary(descents: &[Descent]) -> Vec<String> {
 /// Most kernels named in a line; chosen.
 const NAMED_MAX: usize = 6;
 
-impl Step {
+impl DescentStep {
     /// Returns the device, with its role if that is not its own: `NPU`, `CPU as npu`.
     pub fn device_in_role(&self) -> String {
         let own = DeviceClass::of_openvino(&self.device).map(DeviceClass::name);

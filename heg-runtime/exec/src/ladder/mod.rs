@@ -23,7 +23,7 @@ use heg_artifacts::manifest::{
 use heg_spec::{DeviceClass, Group};
 use serde::{Deserialize, Serialize};
 
-pub use descent::{Descent, Reason, Step, summary};
+pub use descent::{Descent, DescentStep, Reason, summary};
 pub use device::{DeviceFacts, GpuFacts, Misfit, NpuFacts};
 
 /// A way to run a kernel: one of its variants on the device that plays a role.
@@ -35,12 +35,12 @@ pub struct Rung {
     /// Index into [`Kernel::variants`].
     pub variant: usize,
     /// The part of the variant that the device is given.
-    pub source: Source,
+    pub source: RungSource,
 }
 
 /// The part of a variant that a device is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Source {
+pub enum RungSource {
     /// The CPU program, which our own kernels run.
     Program,
     /// The CPU program, which a GPU runs.
@@ -93,7 +93,7 @@ pub(crate) struct Plan {
     pub(crate) descents: Vec<Descent>,
     /// Whether every call has a rung.
     pub(crate) complete: bool,
-    passed: Vec<(Step, Reason)>,
+    passed: Vec<(DescentStep, Reason)>,
 }
 
 /// Devices and activations that all kernels of a model share.
@@ -227,7 +227,7 @@ impl Ladder {
                 continue;
             };
             let first = plan.rungs.len();
-            let step = Step::device(device);
+            let step = DescentStep::device(device);
             if let Some(message) = &device.missing {
                 plan.pass(step, Reason::Missing(message.clone()));
                 continue;
@@ -275,25 +275,28 @@ impl Ladder {
             let rung = Rung {
                 role: device.role,
                 variant: index,
-                source: Source::Gpu,
+                source: RungSource::Gpu,
             };
-            let step = Step::of(device, kernel, rung);
+            let step = DescentStep::of(device, kernel, rung);
             plan.pass(step, Reason::Missing(message.clone()));
         }
-        let is_blob = |rung: &Rung| matches!(rung.source, Source::Blob(_));
+        let is_blob = |rung: &Rung| matches!(rung.source, RungSource::Blob(_));
         if !rungs.iter().any(is_blob) {
             // If no blob fits, one reason is enough: that of the nearest.
             if let Some((misfit, at)) = misfits.into_iter().max() {
                 let rung = Rung {
                     role: device.role,
                     variant: index,
-                    source: Source::Blob(at),
+                    source: RungSource::Blob(at),
                 };
-                plan.pass(Step::of(device, kernel, rung), Reason::Misfit(misfit));
+                plan.pass(
+                    DescentStep::of(device, kernel, rung),
+                    Reason::Misfit(misfit),
+                );
             }
         }
         for rung in rungs {
-            let step = Step::of(device, kernel, rung);
+            let step = DescentStep::of(device, kernel, rung);
             match refused.get(&rung) {
                 Some(reason) => plan.pass(step, reason.clone()),
                 None => {
@@ -321,17 +324,17 @@ impl Ladder {
         let mut rungs = Vec::new();
         if device.programs.is_some() && variant.program.is_some() {
             if let Some(Ok(_)) = device.gpu {
-                rungs.push(rung(Source::Gpu));
+                rungs.push(rung(RungSource::Gpu));
             }
-            rungs.push(rung(Source::Program));
+            rungs.push(rung(RungSource::Program));
         }
         for (at, blob) in variant.blobs.iter().enumerate() {
             match device.accepts(blob) {
-                Ok(()) => rungs.push(rung(Source::Blob(at))),
+                Ok(()) => rungs.push(rung(RungSource::Blob(at))),
                 Err(misfit) => misfits.push((misfit, at)),
             }
         }
-        rungs.push(rung(Source::Ir));
+        rungs.push(rung(RungSource::Ir));
         (rungs, misfits)
     }
 
@@ -371,12 +374,12 @@ impl Ladder {
 
 impl Plan {
     /// Notes a step that was passed over.
-    fn pass(&mut self, from: Step, reason: Reason) {
+    fn pass(&mut self, from: DescentStep, reason: Reason) {
         self.passed.push((from, reason));
     }
 
     /// Records the step that follows those passed over since the last one.
-    fn land(&mut self, kernel: &Kernel, to: Option<&Step>) {
+    fn land(&mut self, kernel: &Kernel, to: Option<&DescentStep>) {
         for (from, reason) in self.passed.drain(..) {
             self.descents.push(Descent {
                 kernel: kernel.name.clone(),

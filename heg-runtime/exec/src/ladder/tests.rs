@@ -133,7 +133,9 @@ fn a_blob_that_fits_comes_first_and_is_no_descent() {
     let plan = ladder(ElementType::F16, &ALL).plan(&kernel, need(64), &Refused::new());
     assert!(plan.complete && plan.descents.is_empty(), "{plan:?}");
     assert!(
-        plan.rungs.iter().all(|rung| rung.source == Source::Blob(1)),
+        plan.rungs
+            .iter()
+            .all(|rung| rung.source == RungSource::Blob(1)),
         "{plan:?}"
     );
 }
@@ -208,7 +210,7 @@ fn below_f16_accelerators_the_cpu_runs_the_igpus_form() {
     let npu = Rung {
         role: DeviceClass::Npu,
         variant: 2,
-        source: Source::Ir,
+        source: RungSource::Ir,
     };
     let refused = Refused::from([(npu, Reason::NoVariant)]);
     let plan = ladder(ElementType::F16, &without).plan(&kernel, need(8), &refused);
@@ -243,9 +245,9 @@ fn a_role_that_runs_programs_takes_the_cpus_variants() {
     };
     let mut refused = Refused::new();
     for (role, source) in [
-        (DeviceClass::Npu, Source::Program),
-        (DeviceClass::Npu, Source::Ir),
-        (DeviceClass::Igpu, Source::Program),
+        (DeviceClass::Npu, RungSource::Program),
+        (DeviceClass::Npu, RungSource::Ir),
+        (DeviceClass::Igpu, RungSource::Program),
     ] {
         let plan = ladder.plan(&kernel, need(5000), &refused);
         let rung = Rung {
@@ -287,7 +289,7 @@ fn a_gpu_runs_programs_before_the_cpu_that_plays_the_role() {
     let [first] = plan.rungs.as_slice() else {
         panic!("{plan:?}");
     };
-    assert_eq!(first.source, Source::Gpu);
+    assert_eq!(first.source, RungSource::Gpu);
     assert_eq!(ladder.all(&kernel).len(), 3);
     refused.insert(*first, Reason::Refused("no".to_owned()));
     let without = with_gpu(Err("no Vulkan".to_owned()));
@@ -406,7 +408,7 @@ proptest! {
                 prop_assert_eq!(variant.elements(), elements);
                 let device = ladder.device(rung.role).unwrap();
                 prop_assert!(device.missing.is_none());
-                if let Source::Blob(at) = rung.source {
+                if let RungSource::Blob(at) = rung.source {
                     prop_assert!(device.accepts(&variant.blobs[at]).is_ok());
                 }
                 prop_assert!(ladder.all(&kernel).contains(rung));
@@ -415,7 +417,7 @@ proptest! {
             prop_assert_eq!(plan.complete, plan.rungs.iter().any(admits));
             // Every refused rung above one that is used has been reported.
             for rung in refused.keys().filter(|rung| plan.rungs.iter().any(|used| used.role == rung.role)) {
-                let step = Step::of(ladder.device(rung.role).unwrap(), &kernel, *rung);
+                let step = DescentStep::of(ladder.device(rung.role).unwrap(), &kernel, *rung);
                 let said = plan.descents.iter().any(|descent| descent.from == step);
                 let needless = plan.rungs.iter().any(|used| {
                     used.variant == rung.variant && used.source < rung.source

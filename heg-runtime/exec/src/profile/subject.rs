@@ -16,7 +16,7 @@ use heg_spec::{Group, bug};
 
 use super::neighbour::Neighbour;
 use crate::error::ExecError;
-use crate::ladder::{DeviceFacts, Rung, Source};
+use crate::ladder::{DeviceFacts, Rung, RungSource};
 use crate::padding::CONTEXT_STEP;
 use crate::soc::device_of;
 use crate::{Loader, LoneKernel, Place};
@@ -290,16 +290,16 @@ fn context_step(group: Group) -> u32 {
 }
 
 /// Returns the source of a variant that a device runs: the first that the ladder tries.
-fn source(device: &DeviceFacts, variant: &Variant) -> Source {
+fn source(device: &DeviceFacts, variant: &Variant) -> RungSource {
     if device.programs.is_some() && variant.program.is_some() {
         return match device.gpu {
-            Some(Ok(_)) => Source::Gpu,
-            Some(Err(_)) | None => Source::Program,
+            Some(Ok(_)) => RungSource::Gpu,
+            Some(Err(_)) | None => RungSource::Program,
         };
     }
     let mut blobs = variant.blobs.iter();
     let blob = blobs.position(|blob| device.accepts(blob).is_ok());
-    blob.map_or(Source::Ir, Source::Blob)
+    blob.map_or(RungSource::Ir, RungSource::Blob)
 }
 
 /// Returns the devices that can be used.

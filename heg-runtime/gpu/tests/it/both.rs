@@ -260,7 +260,7 @@ fn on_cpu(
         activations,
         ..
     } = subject;
-    let ready = heg_cpu::Kernel::new(program.clone(), kernel, *kv, *activations).unwrap();
+    let ready = heg_cpu::CpuKernel::new(program.clone(), kernel, *kv, *activations).unwrap();
     let attends = program
         .steps
         .iter()

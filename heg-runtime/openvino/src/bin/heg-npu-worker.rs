@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use heg_openvino::precompile::{Answer, Job};
-use heg_openvino::{Core, Error, HostBuffer, Memory, Tensor, TensorType};
+use heg_openvino::{Core, HostBuffer, Memory, OpenvinoError, Tensor, TensorType};
 
 fn main() -> ExitCode {
     let core = match libraries().and_then(|folder| Ok(Core::load_from(&folder)?)) {
@@ -103,7 +103,7 @@ fn compile(core: &Core, job: &Job) -> Result<(), Failure> {
     Ok(())
 }
 
-fn constants(bytes: &[u8]) -> Result<Option<Tensor>, Error> {
+fn constants(bytes: &[u8]) -> Result<Option<Tensor>, OpenvinoError> {
     if bytes.is_empty() {
         return Ok(None);
     }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use crate::tiny_models::{add, buffer, bytes, core, rows};
-use heg_openvino::{Access, CompiledModel, Core, Error, HostBuffer, Memory, Tensor, TensorType};
+use heg_openvino::{
+    Access, CompiledModel, Core, HostBuffer, Memory, OpenvinoError, Tensor, TensorType,
+};
 
 fn compile_add(core: &Core, b: &[f32; 4]) -> CompiledModel {
     let model = core
@@ -15,7 +17,7 @@ fn compile_add(core: &Core, b: &[f32; 4]) -> CompiledModel {
         .unwrap()
 }
 
-fn fails<T>(result: Result<T, Error>, text: &str) {
+fn fails<T>(result: Result<T, OpenvinoError>, text: &str) {
     let error = result.err().expect("an error").to_string();
     assert_eq!(error, text);
 }
@@ -221,7 +223,7 @@ fn an_output_without_room_is_an_error_and_nothing_beyond_it_is_written() {
     assert!(
         matches!(
             error,
-            Error::Call {
+            OpenvinoError::Call {
                 function: "ov_infer_request_infer",
                 ..
             }

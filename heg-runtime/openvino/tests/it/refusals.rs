@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::tiny_models::{add, buffer, bytes, core, rows};
-use heg_openvino::{Core, Error, HostBuffer, InferRequest, RANK_MAX, Tensor, TensorType};
+use heg_openvino::{Core, HostBuffer, InferRequest, OpenvinoError, RANK_MAX, Tensor, TensorType};
 
 fn add_request(core: &Core) -> InferRequest {
     let model = core
@@ -17,7 +17,7 @@ fn add_request(core: &Core) -> InferRequest {
         .unwrap()
 }
 
-fn fails<T>(result: Result<T, Error>, text: &str) {
+fn fails<T>(result: Result<T, OpenvinoError>, text: &str) {
     let error = result.err().expect("an error").to_string();
     assert_eq!(error, text);
 }
@@ -83,8 +83,8 @@ fn bad_models_devices_and_properties_are_errors() {
     let Some(core) = core() else { return };
     let weights = bytes(&buffer(&[0.0; 4]));
     let model = core.read_model(add().as_bytes(), Some(&weights)).unwrap();
-    let call = |result: Result<(), Error>, expected: &str| match result {
-        Err(Error::Call { function, .. }) => assert_eq!(function, expected),
+    let call = |result: Result<(), OpenvinoError>, expected: &str| match result {
+        Err(OpenvinoError::Call { function, .. }) => assert_eq!(function, expected),
         other => panic!("{other:?}"),
     };
     let read = "ov_core_read_model_from_memory_buffer";

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::tiny_models::{add, buffer, bytes, core, products, rows};
-use heg_openvino::{Core, Error, HostBuffer, InferRequest, Progress, Tensor, TensorType};
+use heg_openvino::{Core, HostBuffer, InferRequest, OpenvinoError, Progress, Tensor, TensorType};
 
 /// Size and number of products of a model slow enough to be caught running, with steps short enough to be cancelled
 /// soon.
@@ -37,7 +37,7 @@ fn square(memory: &Arc<HostBuffer>) -> Tensor {
     Tensor::new(memory.clone(), 0, TensorType::F32, &[SLOW.0, SLOW.0]).unwrap()
 }
 
-fn fails<T>(result: Result<T, Error>, text: &str) {
+fn fails<T>(result: Result<T, OpenvinoError>, text: &str) {
     assert_eq!(result.err().expect("an error").to_string(), text);
 }
 
@@ -138,7 +138,7 @@ fn a_failed_run_tells_why_when_waited_for() {
     assert!(
         matches!(
             error,
-            Error::Call {
+            OpenvinoError::Call {
                 function: "ov_infer_request_wait",
                 ..
             }

@@ -6,21 +6,11 @@
 //! back, for as long as a kernel may hang; then all end as failed, and so do new ones until a lane is back.
 
 use super::AgentXpu;
+use super::outlook::Outlook;
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Finish, Work};
 use crate::lanes::{LaneSet, Left, RESET_PATIENCE, Running};
 use crate::request::{Lane, Micros};
-
-/// Whether requests can be served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outlook {
-    /// There is a lane of dynamic kernels.
-    Served,
-    /// A lane may come back until this time.
-    WaitsUntil(Micros),
-    /// There is no lane of dynamic kernels, and none is waited for.
-    Hopeless,
-}
 
 impl<C: Costs> AgentXpu<C> {
     /// Least time after which a kernel counts as hung; also the time that requests wait for a lane.

@@ -1,15 +1,12 @@
 //! Elastic binding: chooses the lane of a prompt's kernel at the time when it could start (§4.3).
 
-use heg_spec::policy::NpuAttention;
-
 use super::AgentXpu;
-use super::prefills::Slot;
+use super::rules::{Proposal, Verdict};
 use super::stage::Entry;
 use crate::costs::{Call, Cost, Costs};
-use crate::event::{Kernel, Work};
-use crate::partition::{LayerTimes, npu_chunks};
+use crate::event::{LayerKernel, Work};
 use crate::prefill::{Prefill, Step};
-use crate::request::{Class, Lane, Micros, RequestId};
+use crate::request::Lane;
 
 impl<C: Costs> AgentXpu<C> {
     /// Returns the lane on which the head's token is ready first.
@@ -61,7 +58,6 @@ impl<C: Costs> AgentXpu<C> {
     /// Returns the lane on which a kernel of a prompt belongs, and its cost there.
     pub(super) fn lane_of(
         &self,
-        id: RequestId,
         entry: &Entry,
         prefill: &Prefill,
         step: Step,
@@ -73,30 +69,19 @@ impl<C: Costs> AgentXpu<C> {
         };
         let npu = self.lanes.is_present(Lane::Npu).then_some(Lane::Npu);
         let dynamic = self.dynamic_lane();
-        if step.kernel == Kernel::Mha {
+        if step.kernel == LayerKernel::Mha {
             return self.attention_lane(entry, step, call);
         }
-        let beside_overdue = self.prefills.holder(Slot::Overdue).is_some();
-        let preferred = if self.prefills.holds(Slot::Overdue, id) {
-            dynamic
-        } else if beside_overdue || self.prefills.holds(Slot::Backfill, id) {
-            npu
-        } else if self.prefills.holds(Slot::Aside, id) {
-            if self.aside_gives_way(prefill) {
-                npu
-            } else {
-                dynamic
-            }
-        } else if step.part >= prefill.chunks() {
-            if self.remainder_leaves_dynamic_lane(entry) {
-                npu
-            } else {
-                dynamic
-            }
-        } else if step.part < self.npu_share(entry, prefill) {
-            npu
-        } else {
-            dynamic
+        let place = Proposal::Place {
+            entry,
+            prefill,
+            step,
+        };
+        let preferred = match self.judged(place).0 {
+            Verdict::OnNpu => npu,
+            Verdict::OnDynamicLane => dynamic,
+            _ if step.part < prefill.chunks() => npu,
+            _ => dynamic,
         };
         let at = |lane: Lane| Some((lane, self.costs.cost(lane, call)?));
         let avoided = entry.own.failed_on().is_some() && preferred == entry.own.failed_on();
@@ -109,106 +94,16 @@ impl<C: Costs> AgentXpu<C> {
         choices.into_iter().flatten().find_map(at)
     }
 
-    /// Returns the number of a prompt's chunks that the NPU takes: all, unless the iGPU has nothing else, or nothing
-    /// better, to do.
-    fn npu_share(&self, entry: &Entry, prefill: &Prefill) -> usize {
-        let policy = &self.policy.prefill;
-        let splits = match entry.class() {
-            Class::Reactive => {
-                let spares = policy.split_beside_proactive_ms.is_some()
-                    && !self.decodes_for_somebody(Micros(0));
-                let free = self.decode.is_idle() || spares;
-                policy.elastic && free && self.prefills.holder(Slot::Aside).is_none()
-            }
-            Class::Proactive => {
-                let free = self.decode.is_idle() || self.prefill_lags();
-                policy.balance && free
-            }
-        };
-        if !splits || prefill.chunks() == 0 {
-            return prefill.chunks();
-        }
-        self.layer_times(prefill).map_or(prefill.chunks(), |times| {
-            npu_chunks(prefill.chunks(), times)
-        })
-    }
-
-    /// Whether more proactive requests wait for their prefill than decode, and no reactive one decodes.
-    ///
-    /// An iteration takes about as long for many requests as for one: decoding loses little when it waits for
-    /// more of them, and the prefill, on which all depend, goes on twice as fast (v1 6.5).
-    fn prefill_lags(&self) -> bool {
-        self.prefills.queue(Class::Proactive).len() > self.decode.len() && !self.decodes_reactive()
-    }
-
-    /// Whether a proactive remainder leaves the iGPU to other work; the NPU pads it.
-    fn remainder_leaves_dynamic_lane(&self, entry: &Entry) -> bool {
-        entry.class() == Class::Proactive && self.policy.prefill.balance && self.decodes_reactive()
-    }
-
-    /// Whether a request that is reactive or overdue decodes and has waited long for its next token: a reactive one
-    /// for `patience`, an overdue one for `split_beside_proactive_ms`.
-    pub(super) fn decodes_for_somebody(&self, patience: Micros) -> bool {
-        let overdue_ms = self.policy.prefill.split_beside_proactive_ms.unwrap_or(0);
-        let mut decoding = self.decode.requests().filter_map(|id| self.ledger.get(*id));
-        decoding.any(|entry| {
-            let may_wait = match entry.class() {
-                Class::Reactive => patience,
-                Class::Proactive if entry.own.is_overdue() => Micros::from_millis(overdue_ms),
-                Class::Proactive => return false,
-            };
-            self.now.since(entry.waits_since) >= may_wait
-        })
-    }
-
-    /// Whether a reactive request decodes.
-    pub(super) fn decodes_reactive(&self) -> bool {
-        let reactive = |id: &RequestId| self.class_of(*id) == Some(Class::Reactive);
-        self.decode.requests().any(reactive)
-    }
-
-    fn layer_times(&self, prefill: &Prefill) -> Option<LayerTimes> {
-        let dynamic = self.dynamic_lane()?;
-        let latency = |lane, kernel, tokens, context| {
-            let call = Call::Prefill {
-                kernel,
-                tokens,
-                context,
-            };
-            Some(self.costs.cost(lane, call)?.latency_us)
-        };
-        let token_wise = |lane, tokens| {
-            let qkv = latency(lane, Kernel::Qkv, tokens, tokens)?;
-            Some(qkv + latency(lane, Kernel::Ffn, tokens, tokens)?)
-        };
-        let chunk = self.model.chunk_tokens;
-        let attention: Option<f64> = prefill
-            .segments()
-            .map(|segment| latency(dynamic, Kernel::Mha, segment.tokens, segment.context()))
-            .sum();
-        let remainder = match prefill.remainder() {
-            0 => 0.0,
-            tokens => token_wise(dynamic, tokens)?,
-        };
-        Some(LayerTimes {
-            npu_chunk_us: token_wise(Lane::Npu, chunk)?,
-            igpu_chunk_us: token_wise(dynamic, chunk)?,
-            igpu_fixed_us: attention? + remainder,
-        })
-    }
-
     /// Returns the lane of attention: the iGPU, or the NPU if a static kernel is loaded there and ends earlier.
     fn attention_lane(&self, entry: &Entry, step: Step, call: Call) -> Option<(Lane, Cost)> {
         let dynamic = self
             .dynamic_lane()
             .and_then(|lane| Some((lane, self.costs.cost(lane, call)?)));
-        let npu = self
-            .lanes
-            .is_present(Lane::Npu)
-            .then(|| match self.policy.prefill.attention {
-                NpuAttention::Off => None,
-                NpuAttention::WarmUp => self.warmth.cost(&self.costs, step.segment),
-                NpuAttention::Bundle => self.costs.cost(Lane::Npu, call),
+        let (segment, present) = (step.segment, self.lanes.is_present(Lane::Npu));
+        let npu = present
+            .then(|| match self.judged(Proposal::Attention { segment }).0 {
+                Verdict::At(cost) => Some(cost),
+                _ => None,
             })
             .flatten()
             // If it would have to wait for decoding on the NPU, the iGPU is the better place.

@@ -27,6 +27,7 @@ use heg_spec::policy::Resume;
 
 use super::AgentXpu;
 use super::prefills::Slot;
+use super::rules::client_turns::due;
 use super::stage::Entry;
 use crate::costs::Costs;
 use crate::event::{Actions, Work};
@@ -35,15 +36,6 @@ use crate::lanes::Running;
 use crate::mechanism::Mechanism;
 use crate::prefill::Prefill;
 use crate::request::{Class, ClientId, Lane, RequestId};
-
-/// Times of prompts and iterations on the lane of dynamic kernels, in µs.
-#[derive(Debug, Default)]
-pub(super) struct Alternation {
-    /// Time that prompts had since the last iteration.
-    prompts_us: f64,
-    /// Time of the last iteration.
-    iteration_us: f64,
-}
 
 impl<C: Costs> AgentXpu<C> {
     /// The time that a client may be behind others when it arrives: the time of a full chunk.
@@ -64,13 +56,10 @@ impl<C: Costs> AgentXpu<C> {
             us *=
                 f64::from(ran) / f64::from(run.layers.end.saturating_sub(run.layers.start).max(1));
             if dynamic && layers == run.layers.end {
-                self.alternation = Alternation {
-                    prompts_us: 0.0,
-                    iteration_us: running.cost.latency_us,
-                };
+                self.turns.iteration_ran(running.cost.latency_us);
             }
         } else if dynamic {
-            self.alternation.prompts_us += us;
+            self.turns.prompt_ran(us);
         }
         let requests = running.work.requests();
         let each_us = us / requests.len().max(1) as f64;
@@ -104,22 +93,9 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// The due time of a prompt, which orders prompts of different clients: its client's served time plus its rest,
-    /// in µs.
-    fn due_us(&self, entry: &Entry) -> f64 {
-        let served_us = self
-            .ledger
-            .clients()
-            .served_us(entry.client(), entry.class());
-        served_us + self.left_us(entry)
-    }
-
+    /// Orders prompts of different clients by their due times.
     fn by_due(&self, one: RequestId, other: RequestId) -> Ordering {
-        let key = |id| {
-            self.ledger
-                .get(id)
-                .map(|entry| (self.due_us(entry), entry.order))
-        };
+        let key = |id| self.ledger.get(id).map(|entry| due(self, entry));
         match (key(one), key(other)) {
             (Some((one_us, one)), Some((other_us, other))) => {
                 one_us.total_cmp(&other_us).then(one.cmp(&other))
@@ -134,11 +110,6 @@ impl<C: Costs> AgentXpu<C> {
         both.is_some_and(|(one, other)| {
             one.client() != other.client() && one.class() == other.class()
         })
-    }
-
-    /// Whether a waiting prompt takes the lanes from one of another client, because its client is due earlier.
-    pub(super) fn is_due_before(&self, id: RequestId, current: RequestId) -> bool {
-        self.by_due(id, current) == Ordering::Less
     }
 
     /// Returns the next prompt of each client in a queue, the clients in the order of their turns.
@@ -255,29 +226,5 @@ impl<C: Costs> AgentXpu<C> {
         let again_us = self.time_to_completion(claim.from);
         self.ledger.note_claim(claim, again_us);
         true
-    }
-
-    /// Whether prompts have had as much of the lane as the last iteration, and an answer of the next prompt's class
-    /// waits whose client was served less.
-    pub(super) fn would_hold_up_client(&self, lane: Lane) -> bool {
-        let clients = self.ledger.clients();
-        if !clients.are_several() || self.alternation.prompts_us < self.alternation.iteration_us {
-            return false;
-        }
-        let next = self
-            .next_prefill(lane)
-            .and_then(|next| self.ledger.get(next.id));
-        next.is_some_and(|next| {
-            let mut answers = self.decode.requests().filter_map(|id| self.ledger.get(*id));
-            answers.any(|it| it.may_run() && self.goes_first(it, next))
-        })
-    }
-
-    /// Whether a request's client was served less than another one of its class.
-    pub(super) fn goes_first(&self, entry: &Entry, other: &Entry) -> bool {
-        let served_us = |it: &Entry| self.ledger.clients().served_us(it.client(), it.class());
-        entry.client() != other.client()
-            && entry.class() == other.class()
-            && served_us(entry) < served_us(other)
     }
 }

@@ -1,7 +1,7 @@
 //! Events of time: deadlines, overdue requests, hung kernels, and the one timer that stands for them all.
 
 use super::AgentXpu;
-use super::absence::Outlook;
+use super::outlook::Outlook;
 use super::stage::Entry;
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Finish};

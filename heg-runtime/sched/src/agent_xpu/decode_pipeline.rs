@@ -4,10 +4,9 @@
 //! later: its batch stays as it is until every request in it has its token.
 
 use super::AgentXpu;
-use super::company::CONTEXT_STEP;
 use super::decodes::{Iteration, Reached};
-use super::rules::Proposal;
-use crate::batch::{Candidate, next_batch, with_drafts};
+use super::rules::{Proposal, Verdict};
+use crate::batch::{CONTEXT_STEP, Candidate, next_batch, with_drafts};
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Actions, DecodeRun, Decoding, Work};
 use crate::ledger::Outcome;
@@ -157,6 +156,18 @@ impl<C: Costs> AgentXpu<C> {
         let time = |batch: &[Decoding]| self.iteration_us(lane, batch);
         let batch = with_drafts(&batch, &self.policy, time);
         Some(Iteration::new(batch, class, lane))
+    }
+
+    /// Returns a batch without the answers that rules leave out of it.
+    pub(super) fn bearable(&self, lane: Lane, mut batch: Vec<Candidate>) -> Vec<Candidate> {
+        let proposal = Proposal::Batch {
+            lane,
+            batch: &batch,
+        };
+        if let (Verdict::First(members), _) = self.judged(proposal) {
+            batch.truncate(members);
+        }
+        batch
     }
 
     /// The cost of a run: its layers, and the head, which comes after the last one.

@@ -75,7 +75,7 @@ pub(super) enum Reached {
 /// - A request is listed once, in the order in which prompts ended.
 /// - A request is in one iteration at most, and an iteration keeps its batch to its end.
 #[derive(Debug, Default)]
-pub(super) struct Decode {
+pub(crate) struct Decode {
     requests: Vec<RequestId>,
     iteration: Option<Iteration>,
     aside: Option<Iteration>,

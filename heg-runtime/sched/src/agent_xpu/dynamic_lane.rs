@@ -3,7 +3,8 @@
 
 use super::AgentXpu;
 use super::decode_pipeline::NextIteration;
-use super::prefill_pipeline::Next;
+use super::next::Next;
+use super::rules::{Proposal, Verdict};
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Work};
 use crate::mechanism::Mechanism;
@@ -14,8 +15,8 @@ use crate::request::Lane;
 enum LaneChoice {
     /// Begin or continue decoding; `Turn::Own` if decoding comes before prompts.
     Decode(NextIteration, Turn),
-    /// Run a kernel of a prompt.
-    Prefill(Next, Account),
+    /// Run a kernel of a prompt, for which the rule of this mechanism decided, if any did.
+    Prefill(Next, Option<Mechanism>),
     /// Stop the decode run at the next layer, for a prompt.
     Yield,
     /// Leave the lane as it is, running or idle.
@@ -30,27 +31,6 @@ enum Turn {
     Spare,
 }
 
-/// The account that a prompt's kernel runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Account {
-    Prefill,
-    /// The time that proactive prompts have saved up beside reactive decoding.
-    Share,
-}
-
-/// Whether a prompt's kernel or decoding goes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Precedence {
-    /// The prompt's kernel, at the next layer of an iteration that runs.
-    Prompt,
-    /// The prompt's kernel, once the running iteration has ended.
-    PromptBetween,
-    /// The kernel of a proactive prompt, for which time was saved up, once the running iteration has ended.
-    Share,
-    /// Decoding.
-    Answers,
-}
-
 impl<C: Costs> AgentXpu<C> {
     /// Gives the lane of dynamic kernels its next work.
     pub(super) fn fill_dynamic_lane(&mut self, actions: &mut Actions) {
@@ -60,14 +40,14 @@ impl<C: Costs> AgentXpu<C> {
         match self.choose(lane) {
             LaneChoice::Decode(next, turn) => {
                 if turn == Turn::Own {
-                    self.turns.decode_is_next = false;
+                    self.turns.answers_go();
                 }
                 self.start_iteration(lane, next, actions);
             }
-            LaneChoice::Prefill(next, account) => {
-                self.turns.decode_is_next = true;
-                if account == Account::Share {
-                    self.share.paid();
+            LaneChoice::Prefill(next, decided) => {
+                self.turns.prompt_goes();
+                if let Some(mechanism) = decided {
+                    self.rules.granted(mechanism, &self.tally);
                 }
                 self.start_prefill(lane, next, actions);
             }
@@ -76,44 +56,19 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Returns whether the next kernel of a prompt or decoding goes first: applies the rules between the two, in
-    /// order.
-    fn precedence(&self, lane: Lane) -> Precedence {
-        let prefill_first = self.policy.decode.prefill_first && !self.would_hold_up_client(lane);
-        let decode_is_next = self.turns.decode_is_next;
-        if self.takes_turns(lane) {
-            return match prefill_first && !decode_is_next {
-                true => Precedence::PromptBetween,
-                false => Precedence::Answers,
-            };
-        }
-        let holds_up = self.would_hold_up_reactive(lane);
-        if prefill_first && !holds_up && !self.would_hold_up_answer(lane) {
-            return Precedence::Prompt;
-        }
-        match holds_up && !decode_is_next && self.is_owed(lane) {
-            true => Precedence::Share,
-            false => Precedence::Answers,
-        }
-    }
-
     fn choose(&self, lane: Lane) -> LaneChoice {
-        let precedence = self.precedence(lane);
         if !self.lanes.is_free(lane) {
-            let yields = precedence == Precedence::Prompt && self.next_prefill(lane).is_some();
-            return match yields {
+            let yields = self.goes(Proposal::Interruption { lane });
+            return match yields && self.next_prefill(lane).is_some() {
                 true => LaneChoice::Yield,
                 false => LaneChoice::Leave,
             };
         }
         let decode = |turn| Some(LaneChoice::Decode(self.next_iteration(lane)?, turn));
-        let prefill = |account| Some(LaneChoice::Prefill(self.next_prefill(lane)?, account));
-        let choice = match precedence {
-            Precedence::Prompt | Precedence::PromptBetween => {
-                prefill(Account::Prefill).or_else(|| decode(Turn::Spare))
-            }
-            Precedence::Share => prefill(Account::Share).or_else(|| decode(Turn::Spare)),
-            Precedence::Answers => decode(Turn::Own).or_else(|| prefill(Account::Prefill)),
+        let prefill = |decided| Some(LaneChoice::Prefill(self.next_prefill(lane)?, decided));
+        let choice = match self.judged(Proposal::Turn { lane }) {
+            (Verdict::Go, decided) => prefill(decided).or_else(|| decode(Turn::Spare)),
+            _ => decode(Turn::Own).or_else(|| prefill(None)),
         };
         choice.unwrap_or(LaneChoice::Leave)
     }

@@ -2,12 +2,13 @@
 
 use super::AgentXpu;
 use super::prefills::Slot;
-use super::rules::Proposal;
+use super::rules::{Proposal, Verdict};
 use super::stage::{Entry, Phase};
 use crate::batch::{Candidate, next_batch};
 use crate::costs::{Cost, Costs};
 use crate::event::Work;
 use crate::hold::{Hold, HoldReason};
+use crate::mechanism::Mechanism;
 use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, RequestId};
 
@@ -73,7 +74,7 @@ impl<C: Costs> AgentXpu<C> {
             true => (self.head_lane(entry), None),
             false => {
                 let step = prefill.ready().next()?;
-                (self.lane_of(entry.id(), entry, prefill, step), Some(step))
+                (self.lane_of(entry, prefill, step), Some(step))
             }
         };
         let Some((lane, cost)) = placed else {
@@ -93,13 +94,17 @@ impl<C: Costs> AgentXpu<C> {
                 .prefills
                 .holder(Slot::Overdue)
                 .filter(|id| *id != entry.id());
-            return match overdue.filter(|id| running.work.is_of(*id)) {
-                Some(overdue) => HoldReason::Overdue(overdue),
-                None if self.would_hold_up_client(lane) => HoldReason::Turn,
-                None if matches!(running.work, Work::Decode(_)) && self.answers_go_first(lane) => {
+            if let Some(overdue) = overdue.filter(|id| running.work.is_of(*id)) {
+                return HoldReason::Overdue(overdue);
+            }
+            return match self.judged(Proposal::Interruption { lane }) {
+                (Verdict::Wait, Some(Mechanism::ClientTurns)) => HoldReason::Turn,
+                (verdict, _)
+                    if verdict != Verdict::Go && matches!(running.work, Work::Decode(_)) =>
+                {
                     HoldReason::Answers
                 }
-                None => HoldReason::Lane(lane),
+                _ => HoldReason::Lane(lane),
             };
         }
         if !self.lanes.is_free(lane) {
@@ -112,14 +117,6 @@ impl<C: Costs> AgentXpu<C> {
             step,
         };
         self.held_back(proposal).unwrap_or(HoldReason::Answers)
-    }
-
-    /// Whether decoding keeps the lane of dynamic kernels although a prompt has a kernel for it.
-    fn answers_go_first(&self, lane: Lane) -> bool {
-        !self.policy.decode.prefill_first
-            || self.takes_turns(lane)
-            || self.would_hold_up_reactive(lane)
-            || self.would_hold_up_answer(lane)
     }
 
     /// Returns why an answer waits.
@@ -138,7 +135,7 @@ impl<C: Costs> AgentXpu<C> {
                     false => HoldReason::BatchFull,
                 });
             } else if !batch.borne.contains(&id) {
-                return Some(HoldReason::Company);
+                return Some(HoldReason::Rule(Mechanism::ReactiveSlowdown));
             } else if self.decode.iteration().is_some() {
                 return Some(HoldReason::Iteration);
             }

@@ -35,31 +35,31 @@
 //! One step is: take in the event, act on elapsed times (`clock`), fill the free lanes.
 
 mod absence;
-mod ageing;
-mod answers_first;
-mod aside;
-mod backfill;
 mod binding;
 mod client_turns;
 mod clock;
-mod company;
 mod decode_pipeline;
 mod decodes;
 mod dynamic_lane;
 mod holds;
+mod next;
+mod outlook;
 mod prefill_pipeline;
 mod prefills;
-mod proactive_share;
 mod recovery;
 mod remaining;
+mod rule_list;
 pub(crate) mod rules;
 mod second_lane;
 mod shortage;
+mod slots;
 mod stage;
 mod tally;
 mod turns;
 mod view;
+mod viewed;
 mod warm;
+mod warmth;
 
 use heg_spec::{Policy, bug};
 
@@ -73,15 +73,13 @@ use super::ledger::{Leaving, Ledger, Outcome};
 use super::mechanism::{ActivationCounts, Tally};
 use super::prefill::Prefill;
 use super::request::{Class, Lane, Micros, RequestId, Submission};
-use absence::Outlook;
-use client_turns::Alternation;
 use decodes::Decode;
+use outlook::Outlook;
 use prefills::Prefills;
-use proactive_share::ProactiveShare;
-use rules::Rules;
+use rule_list::RuleList;
 use stage::{Entry, Stage};
 use turns::Turns;
-use warm::Warmth;
+use warmth::Warmth;
 
 /// The scheduler. `C` predicts the speed of kernels.
 #[derive(Debug)]
@@ -95,10 +93,8 @@ pub struct AgentXpu<C> {
     kv: KvBudget,
     prefills: Prefills,
     decode: Decode,
-    rules: Rules,
-    share: ProactiveShare,
+    rules: RuleList,
     turns: Turns,
-    alternation: Alternation,
     warmth: Warmth,
     tally: Tally,
     tickets: u64,
@@ -130,10 +126,8 @@ impl<C: Costs> AgentXpu<C> {
             kv: KvBudget::of(&policy.limits, model),
             prefills: Prefills::default(),
             decode: Decode::default(),
-            rules: Rules::of(&policy),
-            share: ProactiveShare::default(),
+            rules: RuleList::of(&policy),
             turns: Turns::default(),
-            alternation: Alternation::default(),
             warmth: Warmth::default(),
             tally: Tally::default(),
             tickets: 0,
@@ -213,7 +207,7 @@ impl<C: Costs> AgentXpu<C> {
             }
             Work::Head(request) => self.prefilled(request, outcome, actions),
             Work::Decode(run) => {
-                self.owe(lane, running.cost);
+                self.rules.decoded(self, lane, running.cost);
                 self.decoded(&run, layers, outcome, actions);
             }
             Work::Mixed { .. } => {
@@ -389,7 +383,7 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
 
 /// The call that shows whether a lane can attend.
 const ATTENTION: Call = Call::Prefill {
-    kernel: super::event::Kernel::Mha,
+    kernel: super::event::LayerKernel::Mha,
     tokens: 1,
     context: 1,
 };
@@ -397,7 +391,7 @@ const ATTENTION: Call = Call::Prefill {
 /// Returns the call that shows whether a lane has token-wise kernels.
 fn token_wise(tokens: u32) -> Call {
     Call::Prefill {
-        kernel: super::event::Kernel::Ffn,
+        kernel: super::event::LayerKernel::Ffn,
         tokens,
         context: tokens,
     }

@@ -4,25 +4,18 @@ use heg_spec::bug;
 use heg_spec::policy::Resume;
 
 use super::AgentXpu;
+use super::next::Next;
 use super::prefills::Slot;
 use super::rules::Proposal;
 use super::stage::Entry;
-use crate::costs::{Cost, Costs};
+use crate::costs::Costs;
 use crate::event::{Actions, Work};
 use crate::forecast::{Waiting, rank};
 use crate::kv::Room;
 use crate::ledger::Progress as _;
 use crate::mechanism::Mechanism;
-use crate::prefill::{Prefill, Step};
+use crate::prefill::Prefill;
 use crate::request::{Class, Lane, Micros, RequestId};
-
-/// Work of a prompt that a lane may run now.
-pub(super) struct Next {
-    pub(super) id: RequestId,
-    pub(super) class: Class,
-    pub(super) cost: Cost,
-    pub(super) kernel: Option<Step>,
-}
 
 impl<C: Costs> AgentXpu<C> {
     /// Puts a request into its queue, at its place.
@@ -65,33 +58,10 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
-    /// Whether a waiting request takes the lanes from the one in progress: a reactive one from a proactive one, or
-    /// from a longer one of its client, and any from another client's that is due later. Only one of a client's
-    /// reactive prompts is preempted by a shorter one at a time: with the one in progress and the one aside, at most
-    /// three have activations.
+    /// Whether a waiting request takes the lanes from the one in progress.
     pub(super) fn preempts(&self, id: RequestId, current: RequestId) -> bool {
         let entries = self.ledger.get(id).zip(self.ledger.get(current));
-        let Some((next, entry)) = entries.filter(|_| self.policy.prefill.preempt) else {
-            return false;
-        };
-        if entry.client() != next.client() && entry.class() == next.class() {
-            return entry.ending.is_none() && self.is_due_before(id, current);
-        }
-        let is_preempted = |other: &RequestId| {
-            let other = self.ledger.get(*other);
-            let queued = |it: &Entry| it.own.is_queued();
-            other.is_some_and(|it| !queued(it) && it.client() == entry.client())
-        };
-        let shorter = || {
-            entry.ending.is_none()
-                && !self
-                    .prefills
-                    .queue(Class::Reactive)
-                    .iter()
-                    .any(is_preempted)
-                && next.own.rank() < self.rank(current)
-        };
-        next.class() == Class::Reactive && (entry.class() == Class::Proactive || shorter())
+        entries.is_some_and(|(next, current)| self.goes(Proposal::Preemption { next, current }))
     }
 
     /// Begins the waiting prompt that takes the lanes from the one in progress.
@@ -156,42 +126,13 @@ impl<C: Costs> AgentXpu<C> {
             let overdue = self.promote(actions);
             self.prefills.give(Slot::Overdue, overdue);
         }
-        let backfills = self
-            .policy
-            .pressure
-            .is_some_and(|tiers| tiers.duration_bound);
-        if backfills && self.prefills.holder(Slot::Backfill).is_none() {
+        if self.prefills.holder(Slot::Backfill).is_none() && self.goes(Proposal::Backfill) {
             let backfill = self.start_backfill(actions);
             self.prefills.give(Slot::Backfill, backfill);
             if backfill.is_some() {
                 self.tally.note(Mechanism::Backfill);
             }
         }
-    }
-
-    /// Returns the overdue request that gets the iGPU: one that fills bubbles, or the next of its queue.
-    fn promote(&mut self, actions: &mut Actions) -> Option<RequestId> {
-        let backfill = self.prefills.holder(Slot::Backfill);
-        if backfill.is_some_and(|id| self.presses(id)) {
-            return self.prefills.take(Slot::Backfill);
-        }
-        if self.goes_by_client() {
-            let next = self.begin_in_turn(Class::Proactive, |it, id| it.presses(id), actions);
-            if next.is_some() {
-                return next;
-            }
-        }
-        let next = self.admissible(Class::Proactive);
-        let next = next.filter(|id| self.presses(*id));
-        if let Some(id) = next
-            && self.begin(id, actions)
-        {
-            return next;
-        }
-        // It has not waited long enough, or finds no room; a preempted one needs no room, and may have waited enough.
-        let mut queue = self.prefills.queue(Class::Proactive).iter().copied();
-        let preempted = queue.find(|id| self.presses(*id) && self.has_begun(*id))?;
-        self.begin(preempted, actions).then_some(preempted)
     }
 
     /// Takes the next request of a class out of its queue, if there is room for it.
@@ -383,7 +324,7 @@ impl<C: Costs> AgentXpu<C> {
                 });
             }
             prefill.ready().find_map(|step| {
-                let (at, cost) = self.lane_of(id, entry, prefill, step)?;
+                let (at, cost) = self.lane_of(entry, prefill, step)?;
                 let proposal = Proposal::Prompt {
                     entry,
                     lane,

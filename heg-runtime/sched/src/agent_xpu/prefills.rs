@@ -9,7 +9,7 @@ use heg_spec::bug;
 
 /// The role of a prompt in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(crate) enum Slot {
     /// The prompt that the lanes belong to.
     Foreground,
     /// A reactive prompt that has the iGPU while another one has the NPU.
@@ -31,7 +31,7 @@ impl Slot {
 /// - A queue is in the order of rank, then of arrival; it includes preempted requests.
 /// - A request whose activations are buffered has begun, preempted or not; it stays buffered until it is forgotten.
 #[derive(Debug, Default)]
-pub(super) struct Prefills {
+pub(crate) struct Prefills {
     reactive: VecDeque<RequestId>,
     proactive: VecDeque<RequestId>,
     slots: [Option<RequestId>; Slot::ALL.len()],

@@ -3,7 +3,7 @@
 use super::AgentXpu;
 use super::stage::Entry;
 use crate::costs::{Call, Costs};
-use crate::event::{Kernel, Segment};
+use crate::event::{LayerKernel, Segment};
 use crate::prefill::Prefill;
 use crate::request::{Class, Lane, RequestId};
 
@@ -41,8 +41,8 @@ impl<C: Costs> AgentXpu<C> {
                 context: segment.context(),
             };
             let lane = match kernel {
-                Kernel::Mha => dynamic,
-                Kernel::Qkv | Kernel::Ffn => token_wise,
+                LayerKernel::Mha => dynamic,
+                LayerKernel::Qkv | LayerKernel::Ffn => token_wise,
             };
             let cost = self.costs.cost(lane, call);
             f64::from(count) * cost.map_or(0.0, |cost| cost.latency_us)

@@ -15,6 +15,7 @@ use super::rules::Proposal;
 use crate::batch::{Candidate, next_batch, with_drafts};
 use crate::costs::{Call, Cost, Costs, WorkStage};
 use crate::event::{Actions, Decoding, Work};
+use crate::mechanism::Mechanism;
 use crate::request::{Class, Lane};
 
 /// Rows of the smallest chunk of an NPU's kernels: a token and the draft behind it.
@@ -50,6 +51,7 @@ impl<C: Costs> AgentXpu<C> {
         if !self.may_start(proposal) {
             return;
         }
+        self.tally.note(Mechanism::SecondLane);
         self.decode.begin_aside(iteration);
         self.launch(Lane::Npu, class, Work::Decode(run), cost, actions);
     }

@@ -2,11 +2,11 @@
 
 use super::AgentXpu;
 use super::decode_pipeline::NextIteration;
-use super::prefill_pipeline::Next;
+use super::next::Next;
 use super::prefills::Slot;
 use crate::batch::Candidate;
 use crate::costs::Costs;
-use crate::event::Kernel;
+use crate::event::LayerKernel;
 use crate::mechanism::Mechanism;
 use crate::request::{Class, Lane};
 
@@ -25,8 +25,8 @@ impl<C: Costs> AgentXpu<C> {
         .contains(&Some(next.id));
         let beside_npu = self.lanes.is_present(Lane::Npu) && !owns_dynamic_lane;
         match (lane, step.kernel) {
-            (Lane::Npu, Kernel::Mha) => self.tally.note(Mechanism::NpuAttention),
-            (_, Kernel::Mha) => {}
+            (Lane::Npu, LayerKernel::Mha) => self.tally.note(Mechanism::NpuAttention),
+            (_, LayerKernel::Mha) => {}
             (Lane::Npu, _) => {}
             (_, _) if !chunk || !beside_npu => {}
             (_, _) if next.class == Class::Proactive => self.tally.note(Mechanism::Balance),

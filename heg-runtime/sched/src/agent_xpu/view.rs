@@ -1,23 +1,39 @@
 //! The part of the scheduler's state that rules may see.
 
-use super::AgentXpu;
-use super::prefills::Slot;
-use super::stage::Entry;
-use crate::costs::{Call, Cost, Costs, WorkStage};
-use crate::lanes::Running;
+use super::decodes::Decode;
+use super::next::Next;
+use super::prefills::Prefills;
+use super::stage::{Entry, Stage};
+use super::turns::Turns;
+use crate::costs::{Call, Cost, ModelShape, WorkStage};
+use crate::event::Segment;
+use crate::lanes::Lanes;
+use crate::ledger::Ledger;
 use crate::prefill::{Prefill, Step};
-use crate::request::{Class, Lane, Micros, RequestId};
+use crate::request::{Class, Lane, Micros};
 
-/// The questions that a rule may ask; none of them changes any state.
+/// The states that the scheduler owns, and the questions that a rule may ask; none of them changes anything.
 pub(crate) trait View {
     /// The current time.
     fn now(&self) -> Micros;
 
-    /// The launch that runs on a lane.
-    fn running(&self, lane: Lane) -> Option<&Running>;
+    /// The shape of the model.
+    fn model(&self) -> ModelShape;
 
-    /// Share of the peak bandwidth that all running launches want together.
-    fn pressure(&self) -> f64;
+    /// The devices, and the work that runs on them.
+    fn lanes(&self) -> &Lanes;
+
+    /// All live requests.
+    fn ledger(&self) -> &Ledger<Stage>;
+
+    /// The prompts that wait, and the prompts in progress.
+    fn prefills(&self) -> &Prefills;
+
+    /// The requests that decode, and the iterations in progress.
+    fn decode(&self) -> &Decode;
+
+    /// Whose turn it is on the lane of dynamic kernels.
+    fn turns(&self) -> &Turns;
 
     /// The lane of dynamic kernels.
     fn dynamic_lane(&self) -> Option<Lane>;
@@ -25,67 +41,46 @@ pub(crate) trait View {
     /// The cost of a call on a lane.
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost>;
 
+    /// The cost of attention over a segment with the NPU's best compiled kernel.
+    fn warm_cost(&self, segment: Segment) -> Option<Cost>;
+
+    /// The cost of `layers` layers of an iteration, and the head.
+    fn layers_cost(&self, lane: Lane, layer: Call, layers: usize) -> Option<Cost>;
+
     /// Power that a lane draws in a stage of work, in W; `None` if it is unknown.
     fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64>;
-
-    /// Whether any request decodes.
-    fn decodes(&self) -> bool;
 
     /// The most urgent class of the iteration that has begun; if there is none, of the requests for the next one.
     fn decoding_class(&self) -> Option<Class>;
 
-    /// The request whose prompt is in progress.
-    fn foreground(&self) -> Option<&Entry>;
-
-    /// Whether a request fills bubbles beside another one's prompt.
-    fn fills_bubbles(&self, id: RequestId) -> bool;
-
     /// The lane on which a kernel of a prompt belongs, and its cost there.
     fn lane_of(&self, entry: &Entry, prefill: &Prefill, step: Step) -> Option<(Lane, Cost)>;
-}
 
-impl<C: Costs> View for AgentXpu<C> {
-    fn now(&self) -> Micros {
-        self.now
+    /// The next work for a lane from the prompts in progress.
+    fn next_prefill(&self, lane: Lane) -> Option<Next>;
+
+    /// Estimated time that a prompt still needs, in µs.
+    fn left_us(&self, entry: &Entry) -> f64;
+
+    /// Whether a reactive request decodes.
+    fn decodes_reactive(&self) -> bool {
+        let decoding = self.decode().requests();
+        let mut decoding = decoding.filter_map(|id| self.ledger().get(*id));
+        decoding.any(|entry| entry.class() == Class::Reactive)
     }
 
-    fn running(&self, lane: Lane) -> Option<&Running> {
-        self.lanes.running(lane)
-    }
-
-    fn pressure(&self) -> f64 {
-        self.lanes.pressure()
-    }
-
-    fn dynamic_lane(&self) -> Option<Lane> {
-        self.dynamic_lane()
-    }
-
-    fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
-        self.costs.cost(lane, call)
-    }
-
-    fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
-        self.costs.watts(lane, stage)
-    }
-
-    fn decodes(&self) -> bool {
-        !self.decode.is_idle()
-    }
-
-    fn decoding_class(&self) -> Option<Class> {
-        self.decoding_class()
-    }
-
-    fn foreground(&self) -> Option<&Entry> {
-        self.ledger.get(self.prefills.holder(Slot::Foreground)?)
-    }
-
-    fn fills_bubbles(&self, id: RequestId) -> bool {
-        self.prefills.holds(Slot::Backfill, id)
-    }
-
-    fn lane_of(&self, entry: &Entry, prefill: &Prefill, step: Step) -> Option<(Lane, Cost)> {
-        self.lane_of(entry.id(), entry, prefill, step)
+    /// Whether a request that is reactive or overdue decodes and has waited long for its next token: a reactive one
+    /// for `patience`, an overdue one for `overdue_patience`.
+    fn decodes_for_somebody(&self, patience: Micros, overdue_patience: Micros) -> bool {
+        let decoding = self.decode().requests();
+        let mut decoding = decoding.filter_map(|id| self.ledger().get(*id));
+        decoding.any(|entry| {
+            let may_wait = match entry.class() {
+                Class::Reactive => patience,
+                Class::Proactive if entry.own.is_overdue() => overdue_patience,
+                Class::Proactive => return false,
+            };
+            self.now().since(entry.waits_since) >= may_wait
+        })
     }
 }

@@ -5,93 +5,14 @@ use std::collections::BTreeSet;
 use heg_spec::policy::NpuAttention;
 
 use super::AgentXpu;
-use crate::costs::{Cost, Costs};
-use crate::event::{Action, Actions, Segment, WarmKernel};
+use crate::costs::Costs;
+use crate::event::{Actions, WarmKernel};
 use crate::ledger::Progress as _;
 use crate::request::Lane;
 
 /// Contexts are rounded up to this many tokens, so that requests of about the same length share a kernel.
 /// Chosen: a chunk of the paper's.
 const CONTEXT_STEP: u32 = 256;
-
-/// Number of kernels that stay when no request needs them, in case one comes: each is a megabyte or two, and
-/// takes seconds of the CPU. Chosen: all multiples of the step up to a context of 4096.
-const KEPT_MAX: usize = 16;
-
-/// The compiled kernels, the one that is being compiled, and those that the device refuses.
-#[derive(Debug, Default)]
-pub(super) struct Warmth {
-    ready: BTreeSet<WarmKernel>,
-    compiling: Option<(WarmKernel, Wanted)>,
-    refused: BTreeSet<WarmKernel>,
-    /// The requests ([`Prefills::revision`]) for which it was last decided which kernels to compile and to
-    /// drop; `None` if something else has changed.
-    ///
-    /// [`Prefills::revision`]: super::prefills::Prefills::revision
-    decided_at: Option<u64>,
-}
-
-/// The device for which a kernel is being compiled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    /// The present device.
-    Here,
-    /// A device that has gone since.
-    Elsewhere,
-}
-
-impl Warmth {
-    /// Takes in a compiled kernel, perhaps for a device that has gone since.
-    pub(super) fn warmed(&mut self, kernel: WarmKernel, actions: &mut Actions) {
-        match self.arrived(kernel) {
-            Some(Wanted::Here) => {
-                self.ready.insert(kernel);
-            }
-            Some(Wanted::Elsewhere) => actions.push(Action::Unload(kernel)),
-            None => {}
-        }
-    }
-
-    /// Notes that a kernel cannot be compiled, so that it is not tried again on this device.
-    pub(super) fn failed(&mut self, kernel: WarmKernel) {
-        if self.arrived(kernel) == Some(Wanted::Here) {
-            self.refused.insert(kernel);
-        }
-    }
-
-    /// Ends the compilation that was asked for; returns its device.
-    fn arrived(&mut self, kernel: WarmKernel) -> Option<Wanted> {
-        let (_, wanted) = self.compiling.take_if(|(asked, _)| *asked == kernel)?;
-        self.decided_at = None;
-        Some(wanted)
-    }
-
-    /// Reconsiders all kernels, since a device came back.
-    pub(super) fn reconsider(&mut self) {
-        self.decided_at = None;
-    }
-
-    /// The cost of attention over a segment with the best compiled kernel.
-    pub(super) fn cost(&self, costs: &impl Costs, segment: Segment) -> Option<Cost> {
-        self.ready
-            .iter()
-            .filter(|k| k.tokens >= segment.tokens && k.context >= segment.context())
-            .filter_map(|kernel| costs.warm_cost(*kernel))
-            .min_by(|a, b| a.latency_us.total_cmp(&b.latency_us))
-    }
-
-    /// Forgets the kernels of a device that is gone.
-    pub(super) fn forget(&mut self, actions: &mut Actions) {
-        self.decided_at = None;
-        if let Some((_, wanted)) = &mut self.compiling {
-            *wanted = Wanted::Elsewhere;
-        }
-        self.refused.clear();
-        for kernel in std::mem::take(&mut self.ready) {
-            actions.push(Action::Unload(kernel));
-        }
-    }
-}
 
 impl<C: Costs> AgentXpu<C> {
     /// Compiles the kernel of the first waiting request that has none, and drops kernels that no request needs
@@ -101,7 +22,7 @@ impl<C: Costs> AgentXpu<C> {
             return;
         }
         let revision = self.prefills.revision();
-        if self.warmth.decided_at.replace(revision) == Some(revision) {
+        if !self.warmth.decide_for(revision) {
             return;
         }
         let wanted: BTreeSet<WarmKernel> = self
@@ -110,16 +31,8 @@ impl<C: Costs> AgentXpu<C> {
             .filter(|(_, entry)| !entry.own.decodes())
             .map(|(_, entry)| self.kernel_for(entry.prompt_tokens))
             .collect();
-        let unwanted = |kernel: &WarmKernel| !wanted.contains(kernel);
-        let ready = &self.warmth.ready;
-        let surplus = ready.len().saturating_sub(KEPT_MAX);
-        // The longest contexts are the rarest.
-        let idle = ready.iter().rev().copied().filter(unwanted);
-        for kernel in idle.take(surplus).collect::<Vec<_>>() {
-            self.warmth.ready.remove(&kernel);
-            actions.push(Action::Unload(kernel));
-        }
-        if self.warmth.compiling.is_some() || !self.lanes.is_present(Lane::Npu) {
+        self.warmth.drop_surplus(&wanted, actions);
+        if self.warmth.is_compiling() || !self.lanes.is_present(Lane::Npu) {
             return;
         }
         let next = self
@@ -127,14 +40,9 @@ impl<C: Costs> AgentXpu<C> {
             .waiting()
             .filter_map(|id| self.ledger.get(id))
             .map(|entry| self.kernel_for(entry.prompt_tokens))
-            .find(|kernel| {
-                !self.warmth.ready.contains(kernel)
-                    && !self.warmth.refused.contains(kernel)
-                    && self.costs.warm_up(*kernel).is_some()
-            });
+            .find(|kernel| self.warmth.lacks(kernel) && self.costs.warm_up(*kernel).is_some());
         if let Some(kernel) = next {
-            self.warmth.compiling = Some((kernel, Wanted::Here));
-            actions.push(Action::Warm(kernel));
+            self.warmth.compile(kernel, actions);
         }
     }
 
@@ -150,8 +58,8 @@ impl<C: Costs> AgentXpu<C> {
 mod tests {
     use super::*;
     use crate::{
-        Call, Class, ClientId, Event, Micros, ModelShape, PromptLogits, RequestId, Scheduler,
-        Submission, Ticket,
+        Action, Call, Class, ClientId, Cost, Event, Micros, ModelShape, PromptLogits, RequestId,
+        Scheduler, Submission, Ticket,
     };
 
     /// An NPU and an iGPU on which every call takes a second.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
+use crate::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel, WorkStage};
 
 /// Number of cached answers; a power of two. Chosen: a run of a 28-layer model asks for fewer at a time.
 const SLOTS: usize = 4096;
@@ -71,17 +71,17 @@ impl<C: Costs> Costs for CachedCosts<C> {
 fn key(lane: Lane, call: Call) -> Option<u64> {
     let (kind, rows, context) = match call {
         Call::Prefill {
-            kernel: Kernel::Qkv,
+            kernel: LayerKernel::Qkv,
             tokens,
             context,
         } => (0, tokens, context),
         Call::Prefill {
-            kernel: Kernel::Mha,
+            kernel: LayerKernel::Mha,
             tokens,
             context,
         } => (1, tokens, context),
         Call::Prefill {
-            kernel: Kernel::Ffn,
+            kernel: LayerKernel::Ffn,
             tokens,
             context,
         } => (2, tokens, context),

@@ -6,7 +6,7 @@ mod cached;
 
 pub use cached::CachedCosts;
 
-use super::event::{Decoding, Kernel, WarmKernel, Work};
+use super::event::{Decoding, LayerKernel, WarmKernel, Work};
 use super::request::{Lane, Micros};
 
 /// One call of a kernel.
@@ -15,7 +15,7 @@ pub enum Call {
     /// A kernel over `tokens` tokens, the last of which sees `context`.
     Prefill {
         /// The kernel.
-        kernel: Kernel,
+        kernel: LayerKernel,
         /// c: tokens of the call.
         tokens: u32,
         /// n: tokens that the last one sees.

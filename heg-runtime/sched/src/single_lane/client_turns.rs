@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::progress::Entry;
 use super::{Iteration, SingleLane};
 use crate::costs::{Call, Costs};
-use crate::event::{Actions, Kernel, Segment};
+use crate::event::{Actions, LayerKernel, Segment};
 use crate::forecast::prefill_us;
 use crate::kv::Room;
 use crate::mechanism::Mechanism;
@@ -149,10 +149,10 @@ impl<C: Costs> SingleLane<C> {
 }
 
 /// The kernels of a layer.
-pub(super) const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
+pub(super) const KERNELS: [LayerKernel; 3] = [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn];
 
 /// Returns the call of a kernel over a part of a prompt.
-pub(super) fn kernel_of(kernel: Kernel, segment: Segment) -> Call {
+pub(super) fn kernel_of(kernel: LayerKernel, segment: Segment) -> Call {
     Call::Prefill {
         kernel,
         tokens: segment.tokens,

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use heg_spec::policy::{NpuAttention, Resume};
+use heg_spec::policy::Resume;
 
 use super::world::{Phase, Seen};
 use super::{Checked, SchedulerInvariant};
 use heg_sched::{
-    Action, Class, ClientId, Costs, Kernel, Lane, Micros, RequestId, Scheduler, Segment, Work,
+    Action, Class, ClientId, Costs, Lane, LayerKernel, Micros, RequestId, Scheduler, Segment, Work,
 };
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
@@ -192,7 +192,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // The lane serves one of them at a time, and the checker does not decide which one.
         let all_wait = overdue().all(|(_, seen)| {
             let mut ready = seen.ready(world.model);
-            !seen.failed && ready.any(|(_, kernel)| kernel != Kernel::Mha)
+            !seen.failed && ready.any(|(_, kernel)| kernel != LayerKernel::Mha)
         });
         let (id, _) = overdue().next()?;
         (all_wait && self.rules.policy.pressure.is_none())
@@ -223,7 +223,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
     }
 
-    fn all_foremost(&self, waits: impl Fn(Segment, Kernel) -> bool) -> bool {
+    fn all_foremost(&self, waits: impl Fn(Segment, LayerKernel) -> bool) -> bool {
         let foremost = self.foremost();
         let model = self.world.model;
         let ready = |seen: &&Seen| {
@@ -235,10 +235,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     /// Returns whether attention waits that only the lane of dynamic kernels can run.
     pub(super) fn dynamic_prefill_waits(&self) -> bool {
-        let bundle = self.rules.policy.prefill.attention == NpuAttention::Bundle;
-        let npu = self.world.is_present(Lane::Npu) && (bundle || !self.world.warm.is_empty());
+        let npu = self.world.is_present(Lane::Npu) && !self.world.warm.is_empty();
         !npu && self.rules.policy.pressure.is_none()
-            && self.all_foremost(|_, kernel| kernel == Kernel::Mha)
+            && self.all_foremost(|_, kernel| kernel == LayerKernel::Mha)
     }
 
     /// Returns whether a request decodes that is reactive, or that is overdue and has long waited for a token.
@@ -301,7 +300,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.all_foremost(|segment, kernel| {
             let chunks = self.foremost().into_iter().map(|seen| seen.chunk_tokens);
             let whole = Some(segment.tokens) == chunks.max();
-            kernel != Kernel::Mha && whole
+            kernel != LayerKernel::Mha && whole
         })
     }
 }

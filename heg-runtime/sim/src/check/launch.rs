@@ -3,7 +3,7 @@
 use super::world::{Iteration, KERNELS, Part, Phase, Seen};
 use super::{Checked, SchedulerInvariant};
 use heg_sched::{
-    Class, Costs, DecodeRun, Decoding, Kernel, Lane, RequestId, Scheduler, Segment, Work,
+    Class, Costs, DecodeRun, Decoding, Lane, LayerKernel, RequestId, Scheduler, Segment, Work,
 };
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
@@ -16,7 +16,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 kernel,
             } => {
                 self.reactive_first(lane, *request);
-                if *kernel != Kernel::Mha {
+                if *kernel != LayerKernel::Mha {
                     self.beside_overdue(lane, *request);
                 }
                 self.prefill(*request, *segment, *layer, *kernel);
@@ -30,7 +30,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
     }
 
-    fn prefill(&mut self, id: RequestId, segment: Segment, layer: u32, kernel: Kernel) {
+    fn prefill(&mut self, id: RequestId, segment: Segment, layer: u32, kernel: LayerKernel) {
         let layers = self.world.model.layers;
         let now = self.world.now;
         let Some(seen) = self.live(id, "Launch") else {
@@ -40,7 +40,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let known = seen.cut().find(|part| part.segment == segment);
         let number = 3 * layer + KERNELS.iter().position(|k| *k == kernel).unwrap_or(0) as u32;
         let part = known.filter(|part| part.done == number && !part.running && layer < layers);
-        let keys = kernel != Kernel::Mha || layer < seen.keys_before(segment.position);
+        let keys = kernel != LayerKernel::Mha || layer < seen.keys_before(segment.position);
         let holds = seen.phase == Phase::Prefill && part.is_some() && keys;
         if let Some(found) = seen.parts.iter_mut().find(|p| p.segment == segment) {
             found.running = true;

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use heg_sched::{
-    Action, Call, Class, ClientId, Costs, Decoding, Kernel, Lane, RequestId, Scheduler, Segment,
+    Action, Call, Class, ClientId, Costs, Decoding, Lane, LayerKernel, RequestId, Scheduler,
+    Segment,
 };
 use heg_spec::policy::SchedulerKind;
 
@@ -241,7 +242,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             position,
             tokens: chunk.min(tokens - position),
         });
-        let kernels = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
+        let kernels = [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn];
         let calls = segments.flat_map(|it| {
             kernels.map(|kernel| Call::Prefill {
                 kernel,

@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use heg_sched::{
-    Action, Actions, CachedCosts, Class, ClientId, Decoding, Event, Finish, FlowId, Kernel, Lane,
-    Micros, Scheduler, Segment, Submission, WarmKernel, Work,
+    Action, Actions, CachedCosts, Class, ClientId, Decoding, Event, Finish, FlowId, Lane,
+    LayerKernel, Micros, Scheduler, Segment, Submission, WarmKernel, Work,
 };
 use heg_sim::{AnalyticCosts, Contender, Dimensions, Faults, Rival, simulate};
 use heg_spec::Seeded;
@@ -41,7 +41,7 @@ fn hashes_are_those_of_the_pinned_logs() {
     igpu-preempt-recompute: b84e15258b72cbc8c3d5e168e5aa4ac7d2083ca96b8f3b36306d9dbe984405f0
     igpu-time-sharing: b54df0616000677eda5ce885b0017e49338c03d01e207be1b677305a900376a9
     serial-npu-igpu: 395b606b9f22a1e7b1b299f68c83c0815ae283c3193f626b91318e2abdbe1924
-    agent-xpu, mechanisms at random: 57e7748941a84002529c191cd963f31028e8f95f1c563281d1f78d64178590f1
+    agent-xpu, mechanisms at random: cb3849279326d88c738edce7b6875adfaa99669f026a45f3ece3e063caa5404e
     ");
 }
 
@@ -69,7 +69,7 @@ fn hashes_of_the_traces_asked_for() {
     igpu-preempt-recompute: 7e45b24e3f5c2ebe606af9ee62fefd9dc4be7132ea16f043a6e00c11d73f528e
     igpu-time-sharing: 140d7be2532e776a6d744f82fa75ed13f364a8ce7aea17a86fbccca5a8cdd62b
     serial-npu-igpu: 14751bd842686d7fcf6ea91341462410217974f7bda298fa910ef7a5a649db77
-    agent-xpu, mechanisms at random: be9e5bf31f1b70d783f6bb1ac559e01732ab5f12af7cf0345af74fcb6a4117ee
+    agent-xpu, mechanisms at random: 983fe98567530cba12e263bcaa461753cd3fb0c854a59a55db60c41adeea3f64
     ");
     }
 }
@@ -270,9 +270,9 @@ fn work_text(work: &Work) -> String {
             kernel,
         } => {
             let kernel = match kernel {
-                Kernel::Qkv => "qkv",
-                Kernel::Mha => "mha",
-                Kernel::Ffn => "ffn",
+                LayerKernel::Qkv => "qkv",
+                LayerKernel::Mha => "mha",
+                LayerKernel::Ffn => "ffn",
             };
             let rows = segment_text(*segment);
             format!("prefill r{} {rows} layer {layer} {kernel}", request.0)

@@ -1,7 +1,7 @@
 //! Proactive requests finish within the bound that `sched/agent_xpu/mod.rs` derives, whatever reactive ones do. The
 //! terms have the names used there.
 
-use heg_sched::{AgentXpu, CachedCosts, Call, Class, Costs, Kernel, Lane, Micros};
+use heg_sched::{AgentXpu, CachedCosts, Call, Class, Costs, Lane, LayerKernel, Micros};
 use heg_sim::{AnalyticCosts, Checked, Dimensions, DramModel, Machine, Rules, simulate};
 use heg_spec::{Policy, Seeded};
 use heg_workload::{Arrival, Trace, TraceRequest};
@@ -56,7 +56,7 @@ impl Stream {
     }
 
     /// Returns the time of all kernels of a kind over a whole prompt, in µs.
-    fn kernels_us(&self, lane: Lane, kernel: Kernel, prompt_tokens: u32) -> f64 {
+    fn kernels_us(&self, lane: Lane, kernel: LayerKernel, prompt_tokens: u32) -> f64 {
         let chunk = self.costs.chunk_tokens;
         let segments = (0..prompt_tokens).step_by(chunk as usize).map(|position| {
             let tokens = chunk.min(prompt_tokens - position);
@@ -76,14 +76,14 @@ impl Stream {
     /// N: the time of a prompt's token-wise kernels on the NPU, without the last layer, of which not all run.
     fn on_npu(&self, prompt_tokens: u32) -> f64 {
         let layers = f64::from(self.costs.model().layers);
-        let all = self.kernels_us(Lane::Npu, Kernel::Qkv, prompt_tokens)
-            + self.kernels_us(Lane::Npu, Kernel::Ffn, prompt_tokens);
+        let all = self.kernels_us(Lane::Npu, LayerKernel::Qkv, prompt_tokens)
+            + self.kernels_us(Lane::Npu, LayerKernel::Ffn, prompt_tokens);
         all * (layers - 1.0) / layers
     }
 
     /// D: the time that a reactive prompt takes on the iGPU while another request has it.
     fn reactive_on_igpu(&self, prompt_tokens: u32) -> f64 {
-        self.kernels_us(Lane::Igpu, Kernel::Mha, prompt_tokens)
+        self.kernels_us(Lane::Igpu, LayerKernel::Mha, prompt_tokens)
             + self.latency_us(Lane::Igpu, Call::Head { rows: 1 })
     }
 
@@ -109,7 +109,7 @@ impl Stream {
         let work: f64 = proactive
             .iter()
             .map(|r| {
-                let kernels = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
+                let kernels = [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn];
                 let prompt: f64 = kernels
                     .map(|kernel| self.kernels_us(Lane::Igpu, kernel, r.prompt_tokens))
                     .iter()
@@ -128,7 +128,7 @@ impl Stream {
         let begun = self.latency_us(
             Lane::Igpu,
             Call::Prefill {
-                kernel: Kernel::Ffn,
+                kernel: LayerKernel::Ffn,
                 tokens: self.costs.chunk_tokens,
                 context: self.costs.chunk_tokens,
             },

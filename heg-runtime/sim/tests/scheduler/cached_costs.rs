@@ -1,6 +1,6 @@
 //! Cached costs are those of the costs behind the cache.
 
-use heg_sched::{CachedCosts, Call, Costs, Kernel, Lane};
+use heg_sched::{CachedCosts, Call, Costs, Lane, LayerKernel};
 use heg_sim::{AnalyticCosts, Dimensions};
 use proptest::prelude::*;
 
@@ -13,9 +13,9 @@ proptest! {
         let cached = CachedCosts::new(costs.clone());
         for (lane, kind, rows, context) in calls {
             let call = match kind {
-                0 => Call::Prefill { kernel: Kernel::Qkv, tokens: rows, context },
-                1 => Call::Prefill { kernel: Kernel::Mha, tokens: rows, context },
-                2 => Call::Prefill { kernel: Kernel::Ffn, tokens: rows, context },
+                0 => Call::Prefill { kernel: LayerKernel::Qkv, tokens: rows, context },
+                1 => Call::Prefill { kernel: LayerKernel::Mha, tokens: rows, context },
+                2 => Call::Prefill { kernel: LayerKernel::Ffn, tokens: rows, context },
                 3 => Call::Layer { rows, context, fused: false },
                 4 => Call::Layer { rows: 1, context, fused: true },
                 5 => Call::Verify { rows, context },

@@ -2,7 +2,7 @@
 //! the explanation of the request has to name that cause first.
 
 use heg_sched::{
-    AgentXpu, Call, Class, ClientId, Cost, Costs, FlowId, Kernel, Lane, Mechanism, Micros,
+    AgentXpu, Call, Class, ClientId, Cost, Costs, FlowId, Lane, LayerKernel, Mechanism, Micros,
     ModelShape, Observed, RequestId, Scheduler, SingleLane, WarmKernel, WorkStage,
 };
 use heg_sim::{Faults, Interruption, LaunchFault, Machine, simulate};
@@ -55,7 +55,7 @@ impl Costs for ChangedCosts {
             return Some(cost);
         };
         match (lane, kernel) {
-            (Lane::Igpu, Kernel::Mha) => cost.latency_us = self.attention_ms * 1e3,
+            (Lane::Igpu, LayerKernel::Mha) => cost.latency_us = self.attention_ms * 1e3,
             (Lane::Igpu, _) => {
                 let millis = self.igpu_token_wise_ms.map(|millis| millis * 1e3);
                 cost.latency_us = millis.unwrap_or(cost.latency_us);

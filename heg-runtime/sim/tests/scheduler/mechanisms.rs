@@ -1,6 +1,6 @@
 //! The paper's mechanisms one at a time, as a log of the scheduler's actions; times in ms.
 
-use heg_sched::{Class, ClientId, Event, FlowId, PromptLogits, RequestId, Submission};
+use heg_sched::{Class, ClientId, Event, FlowId, Mechanism, PromptLogits, RequestId, Submission};
 
 use crate::script::{RoundCosts, Script};
 
@@ -80,6 +80,13 @@ fn a_proactive_prompt_has_its_share_where_one_device_has_all_kernels() {
     // `qkv`, `mha` and `ffn` of two layers; the first token is that of the prompt, and a token after a kernel waits for
     // the next kernel.
     assert_eq!(between[1..6], [3, 12, 6, 3, 12], "{}", script.log);
+    let acted = [Mechanism::ProactiveShare, Mechanism::ReactiveFirst];
+    assert!(
+        acted
+            .map(|it| script.activations(it))
+            .iter()
+            .all(|steps| *steps > 0)
+    );
 }
 
 /// On a single device that has all kernels, an answer that has just begun goes before a long reactive prompt: here one
@@ -95,6 +102,7 @@ fn a_young_answer_goes_before_a_long_reactive_prompt_where_one_device_has_all_ke
     script.run();
     let before = tokens_between_kernels(&script.log);
     assert_eq!(before[0], 8, "{}", script.log);
+    assert!(script.activations(Mechanism::YoungAnswersFirst) > 0);
     // Once it has begun, the prompt goes first to its end.
     assert_eq!(before[1..before.len() - 1].iter().sum::<usize>(), 0);
 }
@@ -111,11 +119,12 @@ fn an_answer_that_soon_ends_goes_before_a_long_reactive_prompt_where_one_device_
         script.run_until(70);
         script.reactive(2, 512, 1);
         script.run();
-        tokens_between_kernels(&script.log)[0]
+        let acted = script.activations(Mechanism::EndingAnswersFirst) > 0;
+        (tokens_between_kernels(&script.log)[0], acted)
     };
     // The prompt comes after the answer's first token.
-    assert_eq!(tokens_before(11), 11);
-    assert_eq!(tokens_before(12), 1);
+    assert_eq!(tokens_before(11), (11, true));
+    assert_eq!(tokens_before(12), (1, false));
 }
 
 /// A reactive prompt of two chunks arrives while one of eight is under way; it has its token before the long one, which
@@ -217,6 +226,8 @@ fn proactive_answers_join_a_reactive_one_while_costs_bear_it() {
         });
         let mut batches: Vec<String> = with_reactive.collect();
         batches.dedup();
+        let acted = script.activations(Mechanism::ReactiveSlowdown) > 0;
+        assert_eq!(acted, batches != [", 3, 2, 1"]);
         batches
     };
     assert_eq!(batches(None, 30_000), [", 3, 2, 1"]);
@@ -274,6 +285,7 @@ fn the_npu_verifies_a_draft_while_others_decode() {
     let (none, _) = launches("agent-xpu");
     assert_eq!(none, [""; 0]);
     let (verified, script) = launches("sd-npu");
+    assert!(script.activations(Mechanism::SecondLane) > 0);
     assert!(verified.len() > 3, "{}", script.log);
     let one = |line: &String| {
         line.split_once("decode [")

@@ -19,7 +19,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heg_sched::{
-    Action, Actions, AgentXpu, Class, Event, Kernel, Lane, Micros, Scheduler, Ticket, Work,
+    Action, Actions, AgentXpu, Class, Event, Lane, LayerKernel, Micros, Scheduler, Ticket, Work,
 };
 use heg_sim::SchedulerInvariant;
 use heg_spec::Policy;
@@ -129,9 +129,9 @@ fn attention_before_its_keys() {
                 work: Work::Prefill { kernel, .. },
                 ..
             } = action
-                && *kernel == Kernel::Qkv
+                && *kernel == LayerKernel::Qkv
             {
-                *kernel = Kernel::Mha;
+                *kernel = LayerKernel::Mha;
             }
         }
     });

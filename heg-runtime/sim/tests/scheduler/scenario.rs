@@ -216,7 +216,6 @@ fn policy(random: &mut Seeded) -> Policy {
     }
     match random.below(8) {
         0 => prefill.attention = NpuAttention::Off,
-        1 => prefill.attention = NpuAttention::Bundle,
         2 => prefill.joint_bandwidth_max = None,
         3 => prefill.joint_bandwidth_max = Some(0.3),
         4 => prefill.resume = Resume::LeastTimeToCompletion,

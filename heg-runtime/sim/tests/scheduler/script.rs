@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use heg_sched::{
     Action, Actions, AgentXpu, Call, Class, ClientId, Cost, Costs, Event, Finish, FlowId, Given,
-    Kernel, Lane, Mechanism, Micros, ModelShape, PromptLogits, RequestId, Scheduler, Submission,
-    Ticket, WarmKernel, Work, WorkStage,
+    Lane, LayerKernel, Mechanism, Micros, ModelShape, PromptLogits, RequestId, Scheduler,
+    Submission, Ticket, WarmKernel, Work, WorkStage,
 };
 use heg_spec::Policy;
 
@@ -49,15 +49,15 @@ impl Costs for RoundCosts {
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
         let millis = match call {
             Call::Prefill {
-                kernel: Kernel::Qkv,
+                kernel: LayerKernel::Qkv,
                 ..
             } => 10.0,
             Call::Prefill {
-                kernel: Kernel::Ffn,
+                kernel: LayerKernel::Ffn,
                 ..
             } => 20.0,
             Call::Prefill {
-                kernel: Kernel::Mha,
+                kernel: LayerKernel::Mha,
                 ..
             } if lane != Lane::Npu => 4.0,
             Call::Layer { rows, .. } if lane != Lane::Npu => {

@@ -29,8 +29,6 @@ pub enum SlowCause {
     FlashRead,
     /// A full decode batch.
     BatchFull,
-    /// A batch whose reactive answers it would have slowed down.
-    Company,
     /// The decode iteration that began without it.
     NextIteration,
     /// Answers, which went before its prompt.
@@ -73,7 +71,6 @@ impl SlowCause {
             HoldReason::Memory => Self::Memory,
             HoldReason::Flash => Self::FlashWrite,
             HoldReason::BatchFull => Self::BatchFull,
-            HoldReason::Company => Self::Company,
             HoldReason::Iteration => Self::NextIteration,
             HoldReason::Answers => Self::Answers,
             HoldReason::Rule(mechanism) => Self::Rule(mechanism),
@@ -90,7 +87,7 @@ impl SlowCause {
     pub(super) fn holds_up_others(self) -> bool {
         match self {
             Self::OwnPrompt | Self::OwnAnswer | Self::Kernel(..) | Self::Iterations(_) => false,
-            Self::NextIteration | Self::BatchFull | Self::Company => false,
+            Self::NextIteration | Self::BatchFull => false,
             Self::WithoutLane(_) | Self::WarmUp | Self::StartedOver | Self::FlashRead => false,
             Self::Between => false,
             Self::Prompt(_) | Self::Preempted(_) | Self::Overdue(_) => true,
@@ -117,7 +114,6 @@ impl SlowCause {
             Self::FlashWrite => "flash write",
             Self::FlashRead => "flash read",
             Self::BatchFull => "full batch",
-            Self::Company => "company",
             Self::NextIteration => "next iteration",
             Self::Answers => "answers",
             Self::Rule(mechanism) => mechanism.word().unwrap_or("rule"),

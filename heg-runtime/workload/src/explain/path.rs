@@ -1,7 +1,7 @@
 //! The path back through a request's time: from a token to the launch that computed it, to the cause of that launch's
 //! wait, and so on. If the request waited for another one, the path continues through that one's time.
 
-use heg_sched::{HoldReason, Kernel, Lane, Micros, RequestId};
+use heg_sched::{HoldReason, Lane, LayerKernel, Micros, RequestId};
 
 use super::cause::SlowCause;
 use super::index::Index;
@@ -123,11 +123,11 @@ impl<'i, 't> Path<'i, 't> {
         {
             let warm_up = self.index.warm_up(launch.start).map(|it| it.kernel);
             let fits = warm_up.is_some_and(|it| it.context >= segment.context());
-            if kernel == Kernel::Mha && fits {
+            if kernel == LayerKernel::Mha && fits {
                 return SlowCause::WarmUp;
             }
             let without = self.index.away(Lane::Npu, launch.start);
-            if kernel != Kernel::Mha && without == Some(LaneAway::Lost) {
+            if kernel != LayerKernel::Mha && without == Some(LaneAway::Lost) {
                 return SlowCause::WithoutLane(Lane::Npu);
             }
         }

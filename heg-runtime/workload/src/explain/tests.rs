@@ -1,6 +1,6 @@
 //! Explanations of small traces made by hand. `heg-sim` tests schedulers with injected causes.
 
-use heg_sched::{Class, Finish, HoldReason, Kernel, Lane, Micros, RequestId, Segment};
+use heg_sched::{Class, Finish, HoldReason, Lane, LayerKernel, Micros, RequestId, Segment};
 
 use heg_spec::Seeded;
 
@@ -27,7 +27,7 @@ fn ran(id: u64, lane: Lane, (start, end): (u64, u64), flash_tokens: u32) -> Trac
     TraceEvent::Launch(TracedLaunch {
         lane,
         call: TracedCall::Prefill {
-            kernel: Kernel::Ffn,
+            kernel: LayerKernel::Ffn,
             layer: 0,
             segment: Segment {
                 position: 0,

@@ -78,9 +78,6 @@ fn plain(cause: SlowCause) -> &'static str {
         SlowCause::BatchFull => {
             "left out of a full decode batch (decode.batch_max, reactive_batch_max)"
         }
-        SlowCause::Company => {
-            "left out of a decode batch that it would slow down (decode.reactive_slowdown_max)"
-        }
         SlowCause::NextIteration => "waiting for the decode iteration under way",
         SlowCause::Answers => "behind answers, which went before its prompt",
         SlowCause::Rule(mechanism) => mechanism.explanation().unwrap_or(mechanism.name()),

@@ -192,7 +192,7 @@ impl Drop for TraceFile {
 #[cfg(test)]
 mod tests {
     use heg_sched::{
-        Class, ClientId, Finish, HoldReason, Kernel, Lane, PromptLogits, RequestId, Segment,
+        Class, ClientId, Finish, HoldReason, Lane, LayerKernel, PromptLogits, RequestId, Segment,
         Submission, Ticket, WarmKernel, Work,
     };
 
@@ -241,7 +241,7 @@ mod tests {
                 tokens: 5,
             },
             layer: 1,
-            kernel: Kernel::Ffn,
+            kernel: LayerKernel::Ffn,
         };
         let holds = |why| {
             [Hold {

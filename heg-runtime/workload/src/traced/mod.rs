@@ -12,8 +12,8 @@ mod recorder;
 use std::collections::BTreeMap;
 
 use heg_sched::{
-    Class, Finish, HoldReason, Kernel, Lane, Micros, RequestId, Segment, Submission, WarmKernel,
-    Work,
+    Class, Finish, HoldReason, Lane, LayerKernel, Micros, RequestId, Segment, Submission,
+    WarmKernel, Work,
 };
 
 pub use file::TraceFile;
@@ -91,7 +91,7 @@ pub enum TracedCall {
     /// A kernel over a segment of a prompt.
     Prefill {
         /// The kernel.
-        kernel: Kernel,
+        kernel: LayerKernel,
         /// The layer.
         layer: u32,
         /// The segment of the prompt.

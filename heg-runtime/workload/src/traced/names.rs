@@ -1,6 +1,6 @@
 //! The words of a trace: the names of our types in its file, in both directions.
 
-use heg_sched::{Class, Finish, HoldReason, Kernel, Lane, Mechanism, RequestId};
+use heg_sched::{Class, Finish, HoldReason, Lane, LayerKernel, Mechanism, RequestId};
 
 use super::LaunchOutcome;
 
@@ -45,10 +45,10 @@ pub(super) const CLASSES: [(Class, &str); 2] = [
     (Class::Proactive, "proactive"),
 ];
 
-pub(super) const KERNELS: [(Kernel, &str); 3] = [
-    (Kernel::Qkv, "qkv"),
-    (Kernel::Mha, "mha"),
-    (Kernel::Ffn, "ffn"),
+pub(super) const KERNELS: [(LayerKernel, &str); 3] = [
+    (LayerKernel::Qkv, "qkv"),
+    (LayerKernel::Mha, "mha"),
+    (LayerKernel::Ffn, "ffn"),
 ];
 
 pub(super) const LANE_NAMES: [(Lane, &str); 3] =
@@ -72,12 +72,11 @@ pub(super) const OUTCOMES: [(LaunchOutcome, &str); 6] = [
 ];
 
 /// The reasons without parameters.
-const REASONS: [(HoldReason, &str); 10] = [
+const REASONS: [(HoldReason, &str); 9] = [
     (HoldReason::Turn, "turn"),
     (HoldReason::Memory, "memory"),
     (HoldReason::Flash, "flash"),
     (HoldReason::BatchFull, "full batch"),
-    (HoldReason::Company, "slows down the batch"),
     (HoldReason::Iteration, "iteration"),
     (HoldReason::Answers, "answers"),
     (HoldReason::NoLane, "no lane"),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use thiserror::Error;
 
-use heg_sched::{Kernel, Lane, Micros, RequestId, Segment, WarmKernel};
+use heg_sched::{Lane, LayerKernel, Micros, RequestId, Segment, WarmKernel};
 
 use super::names::{
     ARRIVES, AWAY, CLASSES, COMPILER, ENDS, FINISHES, FIRST_TOKEN, HOLD, KERNELS, LANE_NAMES,
@@ -258,7 +258,7 @@ impl Entry {
         }
     }
 
-    fn prefill(&self, kernel: Kernel) -> Result<TracedCall, Misfit> {
+    fn prefill(&self, kernel: LayerKernel) -> Result<TracedCall, Misfit> {
         let (position, tokens) = (self.args.position, self.args.tokens);
         // A context is the sum of both.
         let both = position.zip(tokens);

@@ -13,11 +13,11 @@ mod tree;
 mod verdict;
 mod wire;
 
+use crate::output;
 use anyhow::{Context, Result};
 use attack::Attack;
 use measure::Bounds;
-use report::{HEADER, Report};
-use std::fs;
+use report::{Report, header};
 use std::path::{Path, PathBuf};
 use xtask::fail::Fail;
 use xtask::workspace::{self, Build, note};
@@ -87,16 +87,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         address_gib: args.address_gib,
     };
     let mut report = Report::new(&bounds.heg.display().to_string(), bounds.rounds);
-    note(HEADER);
+    note(header().trim_end());
     for attack in &chosen {
         let seen = measure::measure(attack, &bounds)
             .with_context(|| Fail::check(format!("cannot measure `{}`", attack.name)))?;
-        note(report.add(attack, &seen));
+        note(report.add(attack, &seen).trim_end());
     }
     print!("{}", report.table());
     if let Some(file) = &args.json {
-        fs::write(file, report.json()?)
-            .with_context(|| Fail::environment(format!("cannot write `{}`", file.display())))?;
+        output::write(file, &output::pretty(&report)?)?;
     }
     match report.failed().as_slice() {
         [] => Ok(()),

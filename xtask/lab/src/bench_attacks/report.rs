@@ -4,7 +4,7 @@ use super::attack::Attack;
 use super::measure::Seen;
 use super::scene::Became;
 use super::verdict::{Criterion, Latency, criteria, over_baseline_mib, over_budget_mib};
-use anyhow::{Context, Result};
+use crate::table::{self, Column};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -89,17 +89,10 @@ impl Report {
         failed.map(|line| line.name).collect()
     }
 
-    pub(super) fn json(&self) -> Result<String> {
-        serde_json::to_string_pretty(self).context("cannot write JSON")
-    }
-
     /// The table, followed by each missed goal.
     pub(super) fn table(&self) -> String {
-        let mut text = format!("{HEADER}\n");
-        for line in &self.attacks {
-            text.push_str(&line.text());
-            text.push('\n');
-        }
+        let mut text = header();
+        text.extend(self.attacks.iter().map(Line::text));
         for line in &self.attacks {
             for criterion in line.criteria.iter().filter(|it| !it.kept) {
                 // Writing to a string cannot fail.
@@ -122,9 +115,27 @@ fn end_name(became: &Became) -> String {
     }
 }
 
-/// The names of the table's columns.
-pub(super) const HEADER: &str = "\
-attack             sender got (longest)            other: median, P99 alone -> beside      MiB over own, budgets  gone  goals";
+/// Returns the names of the table's columns.
+pub(super) fn header() -> String {
+    let names = [
+        "attack",
+        "sender got (longest)",
+        "other: median, P99 alone -> beside",
+        "MiB over own, budgets",
+        "gone",
+        "goals",
+    ];
+    table::line(&COLUMNS, names)
+}
+
+const COLUMNS: [Column; 6] = [
+    Column::left(0, 18),
+    Column::left(1, 31),
+    Column::left(1, 39),
+    Column::left(1, 22),
+    Column::left(1, 6),
+    Column::left(1, 0),
+];
 
 impl Line {
     fn is_kept(&self) -> bool {
@@ -150,12 +161,9 @@ impl Line {
         let gone = self
             .gone_busy_ms
             .map_or_else(String::new, |ms| format!("{ms:.0} ms"));
-        format!(
-            "{:<18} {:<31} {other:<39} {memory:<22} {gone:<6} {}",
-            self.name,
-            ends.join(", "),
-            self.verdict()
-        )
+        let (name, ends) = (self.name.to_owned(), ends.join(", "));
+        let cells = [name, ends, other, memory, gone, self.verdict()];
+        table::line(&COLUMNS, cells)
     }
 
     /// The missed goals, or a statement that there are none.
@@ -215,14 +223,15 @@ mod tests {
         let mut report = Report::new("heg", 3);
         let line = report.add(&attack, &bad);
         assert!(
-            line.ends_with("MISSED memory, others, gone, steps"),
+            line.trim_end()
+                .ends_with("MISSED memory, others, gone, steps"),
             "{line}"
         );
         let line = report.add(&Attack::beside("again", "12", "it", |_| {}), &good);
-        assert!(line.ends_with("5 kept"), "{line}");
+        assert!(line.trim_end().ends_with("5 kept"), "{line}");
         assert_eq!(report.failed(), ["a-bomb"]);
         insta::assert_snapshot!(report.table());
-        let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(&report).unwrap();
         assert_eq!(json["attacks"][0]["sender"]["400"]["requests"], 2);
     }
 }

@@ -12,13 +12,12 @@ mod methods;
 mod replay;
 mod report;
 
-use anyhow::{Context, Result};
+use crate::output;
+use anyhow::Result;
 use data::{DataSet, Tokenizers};
 use methods::methods;
 use report::{Measured, Report};
-use std::fs;
 use std::path::{Path, PathBuf};
-use xtask::fail::Fail;
 use xtask::workspace::{self, note};
 
 /// Arguments of `cargo xtask bench-drafts`.
@@ -77,8 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ];
     for (file, text) in outputs {
         if let Some(file) = file {
-            fs::write(file, text)
-                .with_context(|| Fail::environment(format!("cannot write `{}`", file.display())))?;
+            output::write(file, &text)?;
         }
     }
     Ok(())

@@ -1,6 +1,8 @@
 //! Tables and JSON of the measurements.
 
 use super::replay::Replay;
+use crate::output::json_lines;
+use crate::table::{self, Column};
 use anyhow::Result;
 use heg_sim::DraftRecord;
 use serde::Serialize;
@@ -35,33 +37,35 @@ pub(super) fn table(data: &str, measured: &[Measured]) -> String {
         return String::new();
     };
     let mut text = format!(
-        "{data}: {} answers of {} tokens to prompts of {}, on average\n\n{:<22}{:>12}{:>10}{:>12}{:>10}{:>16}\n",
-        whole.answers,
-        whole.answer_tokens,
-        whole.prompt_tokens,
-        "",
-        "tokens per",
-        "drafted",
-        "draft, us",
-        "p99, us",
-        "history, B"
+        "{data}: {} answers of {} tokens to prompts of {}, on average\n\n",
+        whole.answers, whole.answer_tokens, whole.prompt_tokens
     );
-    let _ = writeln!(text, "{:<22}{:>12}{:>48}", "", "verification", "per token");
+    let heads = [
+        [
+            "",
+            "tokens per",
+            "drafted",
+            "draft, us",
+            "p99, us",
+            "history, B",
+        ],
+        ["", "verification", "", "", "", "per token"],
+    ];
+    text.extend(heads.map(|names| table::line(&COLUMNS, names)));
     for (measured, records) in measured.iter().zip(&all) {
         let Some(record) = records.first() else {
             continue;
         };
         let bytes = measured.bytes_per_history_token;
-        let _ = writeln!(
-            text,
-            "{:<22}{:>12.2}{:>10.1}{:>12.1}{:>10.1}{:>16}",
-            measured.method,
-            record.tokens_per_verification(),
-            record.drafted_per_verification(),
-            measured.replay.draft_us(50),
-            measured.replay.draft_us(99),
-            bytes.map_or("-".to_owned(), |bytes| format!("{bytes:.1}"))
-        );
+        let cells = [
+            measured.method.clone(),
+            format!("{:.2}", record.tokens_per_verification()),
+            format!("{:.1}", record.drafted_per_verification()),
+            format!("{:.1}", measured.replay.draft_us(50)),
+            format!("{:.1}", measured.replay.draft_us(99)),
+            bytes.map_or("-".to_owned(), |bytes| format!("{bytes:.1}")),
+        ];
+        text += &table::line(&COLUMNS, cells);
     }
     for (at, part) in parts.iter().enumerate() {
         let tokens = all.iter().filter_map(|records| records.get(at + 1));
@@ -72,6 +76,15 @@ pub(super) fn table(data: &str, measured: &[Measured]) -> String {
     text.push('\n');
     text
 }
+
+const COLUMNS: [Column; 6] = [
+    Column::left(0, 22),
+    Column::right(0, 12),
+    Column::right(0, 10),
+    Column::right(0, 12),
+    Column::right(0, 10),
+    Column::right(0, 16),
+];
 
 /// The report on all data sets.
 pub(super) struct Report {
@@ -147,12 +160,9 @@ impl Report {
     }
 }
 
+/// Values as the elements of a JSON array, one a line.
 fn lines<T: Serialize>(items: &[T]) -> Result<String> {
-    let lines: Vec<String> = items
-        .iter()
-        .map(serde_json::to_string)
-        .collect::<Result<_, _>>()?;
-    Ok(lines.join(",\n"))
+    Ok(json_lines(items)?.trim_end().replace('\n', ",\n"))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::machines::Machine;
 use anyhow::{Context, Result, anyhow};
 use heg_artifacts::manifest::Role;
 use heg_runtime::exec::{Executor, ExecutorOptions, LoneKernel, Place, Sequence};
-use heg_runtime::{Rung, Source};
+use heg_runtime::{Rung, RungSource};
 use heg_sched::Logits;
 use heg_spec::{Group, Seeded};
 use std::time::Instant;
@@ -59,7 +59,7 @@ impl Kernel {
         let rung = Rung {
             role: machine.role,
             variant: variant.context("the bundle has no CPU programs")?,
-            source: Source::Program,
+            source: RungSource::Program,
         };
         let place = Place {
             layer: Some(0),

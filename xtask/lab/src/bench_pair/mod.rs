@@ -7,19 +7,18 @@ mod measure;
 mod report;
 
 use crate::goal::Goal;
+use crate::output;
 use crate::precision::Precision;
 use crate::subject::{LLAMA_1B, Subject};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use heg_runtime::Loaded;
 use heg_spec::policy::{PairLevel, Synchronisation};
 use machines::{Machine, Shape};
 use measure::{Decoding, Kernel, Measured, in_turn};
 use report::Report;
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use xtask::fail::Fail;
 use xtask::workspace::note;
 
 /// Arguments of `cargo xtask bench-pair`.
@@ -67,8 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         print!("{}", report::table(&report.lines[first..]));
     }
     if let Some(file) = &args.json {
-        fs::write(file, report.json()?)
-            .with_context(|| Fail::environment(format!("cannot write `{}`", file.display())))?;
+        output::write(file, &output::pretty(&report)?)?;
     }
     Ok(())
 }

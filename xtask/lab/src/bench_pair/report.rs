@@ -1,10 +1,10 @@
 //! The table of what was measured, and the same as JSON.
 
 use crate::goal::Goal;
-use anyhow::{Context, Result};
+use crate::statistics;
+use crate::table::{self, Column};
 use heg_runtime::exec::HandOvers;
 use serde::Serialize;
-use std::fmt::Write;
 
 /// All figures of a run.
 #[derive(Serialize)]
@@ -100,11 +100,6 @@ impl Report {
             ..self.of(what, "hand-overs", Vec::new())
         });
     }
-
-    pub(super) fn json(&self) -> Result<String> {
-        let text = serde_json::to_string_pretty(self).context("cannot write the figures")?;
-        Ok(text + "\n")
-    }
 }
 
 impl Line {
@@ -143,11 +138,9 @@ impl Line {
     }
 }
 
-/// The middle of some figures; NaN of none.
+/// The median; NaN without figures.
 fn median(figures: &[f64]) -> f64 {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    statistics::median(figures).unwrap_or(f64::NAN)
 }
 
 /// Lines as people read them.
@@ -167,11 +160,12 @@ pub(super) fn table(lines: &[Line]) -> String {
             (None, None) => format!("{} {:.3} {unit}", line.ours, line.ours_median),
         };
         let goal = line.goal.as_deref().unwrap_or_default();
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{:<48} {figures:<72} {goal}", line.what);
+        text += &table::line(&COLUMNS, [&line.what, &figures, goal]);
     }
     text
 }
+
+const COLUMNS: [Column; 3] = [Column::left(0, 48), Column::left(1, 72), Column::left(1, 0)];
 
 /// Longest median of hand-overs, in µs.
 const MEDIAN_US: f64 = 10.0;
@@ -192,7 +186,7 @@ mod tests {
         let bounded = report.of("memory", "pair", vec![3.0]).in_unit("MB");
         report.add(bounded.held_to(Goal::AtMost(2.0)));
         insta::assert_snapshot!(table(&report.lines));
-        let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(&report).unwrap();
         assert_eq!(json["lines"][0]["beside"]["ratio"], 0.95);
     }
 }

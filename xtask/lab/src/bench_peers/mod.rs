@@ -10,21 +10,20 @@ pub(crate) mod page;
 mod report;
 mod samples;
 
+use crate::output;
 use crate::precision::PrecisionArgs;
 use crate::process::PeakMemory;
 use crate::provenance::Provenance;
 use crate::quality;
 use crate::subject::Subject;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use heg_spec::Isa;
 use ours::Ours;
 use report::Report;
 use samples::Samples;
-use std::fs;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use xtask::fail::Fail;
 use xtask::workspace::note;
 
 /// Arguments of `cargo xtask bench-peers`.
@@ -100,11 +99,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     report.accuracy = accuracy.as_ref().and_then(quality::Report::judged_kl);
     match &args.json {
         Some(None) => {
-            print!("{}", report.json_lines());
+            print!("{}", report.json_lines()?);
             return Ok(());
         }
-        Some(Some(file)) => fs::write(file, report.json_lines())
-            .with_context(|| Fail::environment(format!("cannot write `{}`", file.display())))?,
+        Some(Some(file)) => output::write(file, &report.json_lines()?)?,
         None => {}
     }
     print!("{}", report.table());

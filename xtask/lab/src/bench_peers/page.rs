@@ -3,6 +3,7 @@
 
 use super::report::{LINES, Line, NOTES};
 use crate::provenance::Provenance;
+use crate::table::{self, Markdown};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::fmt::Write;
@@ -82,34 +83,39 @@ fn section(lines: &[Measured]) -> Result<String> {
     let held = first.isa.as_deref().map_or(String::new(), |isa| {
         format!(" HEG was held to {isa}; the others had all that there is.")
     });
-    let mut text = format!(
-        "\n## {}, {}\n\n{date}, commit `{commit}`, {machine}. Medians of {} rounds.{held}\n\n{COLUMNS}",
-        first.model, first.weights, first.rounds
-    );
+    let mut table = Markdown::new(COLUMNS);
     for line in &LINES {
         if let Some(measured) = lines.iter().find(|measured| measured.name == line.key) {
-            text.push_str(&row(line, measured));
+            table.row(row(line, measured));
         }
     }
-    Ok(text)
+    Ok(format!(
+        "\n## {}, {}\n\n{date}, commit `{commit}`, {machine}. Medians of {} rounds.{held}\n\n{}",
+        first.model,
+        first.weights,
+        first.rounds,
+        table.text()
+    ))
 }
 
-const COLUMNS: &str = "\
-| | HEG | GenAI | llama.cpp | HEG to GenAI | to llama.cpp | to the limit | KL from f32 |
-|---|---|---|---|---|---|---|---|
-";
+const COLUMNS: [&str; 8] = [
+    "",
+    "HEG",
+    "GenAI",
+    "llama.cpp",
+    "HEG to GenAI",
+    "to llama.cpp",
+    "to the limit",
+    "KL from f32",
+];
 
-fn row(line: &Line, measured: &Measured) -> String {
+fn row(line: &Line, measured: &Measured) -> [String; COLUMNS.len()] {
     let shown = |figure: Option<f64>| figure.map_or("–".to_owned(), line.show);
-    let ratio = |other: Option<f64>| match (measured.heg, other) {
-        (Some(heg), Some(other)) => format!("{:.2}", heg / other),
-        _ => "–".to_owned(),
+    let ratio = |other: Option<f64>| {
+        let both = measured.heg.zip(other);
+        table::shown(both.map(|(heg, other)| heg / other), 2)
     };
-    let accuracy = measured
-        .accuracy
-        .map_or("–".to_owned(), |kl| format!("{kl:.5}"));
-    format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {accuracy} |\n",
+    [
         line.title.replace('*', "\\*"),
         shown(measured.heg),
         shown(measured.genai),
@@ -117,7 +123,8 @@ fn row(line: &Line, measured: &Measured) -> String {
         ratio(measured.genai),
         ratio(measured.llama),
         ratio(measured.limit),
-    )
+        table::shown(measured.accuracy, 5),
+    ]
 }
 
 const HEAD: &str = "\
@@ -160,7 +167,7 @@ mod tests {
         report.ours.add("decode_limit_tokens_per_s", 100.0);
         report.genai.add("decode_tokens_per_s", 60.0);
         report.accuracy = Some([0.25, 0.5]);
-        let lines = report.json_lines();
+        let lines = report.json_lines().unwrap();
         let lines: Vec<Measured> = lines
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())

@@ -3,8 +3,11 @@
 use super::goals::{Beside, goals};
 use super::samples::Samples;
 use crate::goal::Goal;
+use crate::output;
 use crate::precision::Precision;
 use crate::provenance::Provenance;
+use crate::table::{self, Column};
+use anyhow::Result;
 use heg_spec::Isa;
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
@@ -59,45 +62,42 @@ impl Report {
             format!(", HEG with {isa} only, the others with all that there is")
         });
         let mut text = format!(
-            "{}{held}, all sides in turn, medians of rounds: {}\n\n{:40} {:>13} {:>13} {:>14} {:>9} {:>9}  {}\n",
-            self.model,
-            self.rounds,
-            "",
+            "{}{held}, all sides in turn, medians of rounds: {}\n\n",
+            self.model, self.rounds
+        );
+        let [to_genai, to_better, goal] = ["to GenAI", "to better", "goal"].map(str::to_owned);
+        let names = [
+            String::new(),
             format!("HEG {}", self.precision),
             format!("GenAI {}", self.precision.of_genai()),
             format!("llama.cpp {}", self.precision.of_llama()),
-            "to GenAI",
-            "to better",
-            "goal"
-        );
+            to_genai,
+            to_better,
+            goal,
+        ];
+        text += &table::line(&COLUMNS, names);
         for line in &LINES {
             let figures = self.figures(line);
             let shown = |value: Option<f64>| value.map_or("–".to_owned(), line.show);
-            let ratio = |beside| {
-                let ratio: Option<f64> = figures.ratio(beside);
-                ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"))
-            };
-            let row = format!(
-                "{:40} {:>13} {:>13} {:>14} {:>9} {:>9}  {}",
-                line.title,
+            let ratio = |beside| table::shown(figures.ratio(beside), 2);
+            let cells = [
+                line.title.to_owned(),
                 shown(figures.heg),
                 shown(figures.genai),
                 shown(figures.llama),
                 ratio(Beside::Genai),
                 ratio(Beside::Better),
-                self.verdicts(line, &figures)
-            );
-            text.push_str(row.trim_end());
-            text.push('\n');
+                self.verdicts(line, &figures),
+            ];
+            text += &table::line(&COLUMNS, cells);
         }
         text.push_str(NOTES);
         text
     }
 
     /// One JSON object per line of the table.
-    pub(super) fn json_lines(&self) -> String {
-        let objects = LINES.iter().map(|line| format!("{}\n", self.json(line)));
-        objects.collect()
+    pub(super) fn json_lines(&self) -> Result<String> {
+        output::json_lines(LINES.iter().map(|line| self.json(line)))
     }
 
     fn json(&self, line: &Line) -> Value {
@@ -160,6 +160,16 @@ impl Report {
         verdicts.collect::<Vec<_>>().join("; ")
     }
 }
+
+const COLUMNS: [Column; 7] = [
+    Column::left(0, 40),
+    Column::right(1, 13),
+    Column::right(1, 13),
+    Column::right(1, 14),
+    Column::right(1, 9),
+    Column::right(1, 9),
+    Column::left(2, 0),
+];
 
 /// Medians of a line.
 struct Figures {
@@ -305,7 +315,7 @@ mod tests {
 
     /// The JSON object of a line of the table.
     fn object(report: &Report, key: &str) -> Value {
-        let lines = report.json_lines();
+        let lines = report.json_lines().unwrap();
         let mut objects = lines
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -329,7 +339,7 @@ mod tests {
         let mut report = report(LLAMA_1B);
         report.accuracy = Some([0.25, 0.5]);
         report.ours.add(DECODE_LIMIT_KEY, 95.0);
-        assert_eq!(report.json_lines().lines().count(), LINES.len());
+        assert_eq!(report.json_lines().unwrap().lines().count(), LINES.len());
         let decode = object(&report, "decode_tokens_per_s");
         assert_eq!(decode["heg"], 90.0);
         assert_eq!(decode["ratio"], 0.9);

@@ -1,5 +1,6 @@
 //! The measurements of a side: one figure per round under each key.
 
+use crate::statistics::median;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -36,13 +37,7 @@ impl Samples {
 
     /// The median of the samples; `None` without samples.
     pub(super) fn median(&self, key: &str) -> Option<f64> {
-        let mut all = self.by_key.get(key)?.clone();
-        all.sort_by(f64::total_cmp);
-        let upper = *all.get(all.len() / 2)?;
-        match all.len() % 2 {
-            0 => Some((all.get(all.len() / 2 - 1)? + upper) / 2.0),
-            _ => Some(upper),
-        }
+        median(self.by_key.get(key)?)
     }
 }
 
@@ -54,16 +49,6 @@ fn number(measured: &Value, key: &str) -> Option<f64> {
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn medians_of_odd_and_even_counts() {
-        let mut samples = Samples::default();
-        assert_eq!(samples.median("x"), None);
-        for (value, expected) in [(3.0, 3.0), (1.0, 2.0), (2.0, 2.0), (9.0, 2.5)] {
-            samples.add("x", value);
-            assert_eq!(samples.median("x"), Some(expected));
-        }
-    }
 
     #[test]
     fn a_missing_figure_is_an_error_unless_it_is_optional() {

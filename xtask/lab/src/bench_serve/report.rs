@@ -2,9 +2,11 @@
 
 use super::systems::PLAIN;
 use crate::goal::Goal;
+use crate::table::{self, Column};
 use heg_workload::{ClassFigures, EngineFigures, Figures};
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::iter;
 
 /// All measurements.
 #[derive(Default)]
@@ -190,8 +192,7 @@ impl Report {
             text.push('\n');
             for (ratio, value) in load.ratios() {
                 let title = format!("{}, heg over {}", ratio.title, ratio.over);
-                let verdict = ratio.goal.verdict(value);
-                let _ = writeln!(text, "{title:48}{value:>7.2}  {verdict}");
+                text += &judged(&title, format!("{value:.2}"), ratio.goal.verdict(value));
             }
             text.push('\n');
             if let Some(engine) = load.engine {
@@ -240,20 +241,24 @@ impl GapReport {
         text.push_str("a reactive answer while a proactive prompt of 4 000 tokens comes\n\n");
         side_by_side(&mut text, &self.runs, &GAP_LINES);
         text.push('\n');
-        let mut judged = |title: &str, value: f64, goal: Goal| {
-            let verdict = goal.verdict(value);
-            let _ = writeln!(text, "{title:48}{value:>7.1}  {verdict}");
-        };
-        if let Some(beyond_ms) = self.beyond_ms() {
-            let title = "longest gap beyond an iteration alone, ms";
-            judged(title, beyond_ms, GAP_MS);
-        }
-        if let Some(engine) = self.engine {
-            let title = "scheduling and dispatch, µs per launch";
-            judged(title, engine.dispatch_us_per_launch, DISPATCH_US);
-        }
-        if let Some(ready_ms) = self.ready_ms {
-            judged("process start to ready, ms", ready_ms, READY_MS);
+        let dispatch_us = self.engine.map(|engine| engine.dispatch_us_per_launch);
+        let figures = [
+            (
+                "longest gap beyond an iteration alone, ms",
+                self.beyond_ms(),
+                GAP_MS,
+            ),
+            (
+                "scheduling and dispatch, µs per launch",
+                dispatch_us,
+                DISPATCH_US,
+            ),
+            ("process start to ready, ms", self.ready_ms, READY_MS),
+        ];
+        for (title, value, goal) in figures {
+            if let Some(value) = value {
+                text += &judged(title, format!("{value:.1}"), goal.verdict(value));
+            }
         }
         text
     }
@@ -295,14 +300,20 @@ impl LoadReport {
 }
 
 fn side_by_side(text: &mut String, runs: &[(String, Figures)], lines: &[Line]) {
-    let names = runs.iter().map(|(system, _)| format!("{system:>14}"));
-    let _ = writeln!(text, "{:32}{}", "", names.collect::<String>());
+    let mut columns = vec![Column::left(0, 32)];
+    columns.extend(runs.iter().map(|_| Column::right(0, 14)));
+    let names = runs.iter().map(|(system, _)| system.clone());
+    *text += &table::line(&columns, iter::once(String::new()).chain(names));
     for (title, show) in lines {
-        let cells = runs
-            .iter()
-            .map(|(_, figures)| format!("{:>14}", show(figures)));
-        let _ = writeln!(text, "{title:32}{}", cells.collect::<String>());
+        let cells = runs.iter().map(|(_, figures)| show(figures));
+        *text += &table::line(&columns, iter::once((*title).to_owned()).chain(cells));
     }
+}
+
+/// A figure and whether it meets its goal.
+fn judged(title: &str, figure: String, verdict: String) -> String {
+    let columns = [Column::left(0, 48), Column::right(0, 7), Column::left(2, 0)];
+    table::line(&columns, [title, &figure, &verdict])
 }
 
 fn by_system(runs: &[(String, Figures)]) -> Value {

@@ -5,13 +5,15 @@
 
 use super::data::Question;
 use super::{Args, Spent, answered, request};
+use crate::output;
+use crate::statistics::median;
+use crate::table::{self, Column};
 use anyhow::{Context, Result};
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Engine, EngineOptions, Request, Speculation};
 use heg_spec::policy::DraftPolicy;
 use heg_spec::shipped;
 use serde_json::json;
-use std::fmt::Write;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -164,17 +166,19 @@ impl Ablation {
 
     pub(super) fn table(&self) -> String {
         let mut text = format!(
-            "{}: {} questions, by mechanism\n\n{:<28}{:>14}{:>10}{:>10}{:>12}{:>10}{:>14}\n",
-            self.name,
-            self.questions,
+            "{}: {} questions, by mechanism\n\n",
+            self.name, self.questions
+        );
+        let names = [
             "",
             "tokens a step",
             "to base",
             "drafted",
             "seconds",
             "to chain",
-            "first, ms"
-        );
+            "first, ms",
+        ];
+        text += &table::line(&COLUMNS, names);
         let chain = self.of("chain").unwrap_or_default();
         let fixed = self.of(FIXED).unwrap_or_default();
         for ((variant, spent), ttft) in VARIANTS.iter().zip(&self.spent).zip(&self.ttft) {
@@ -183,25 +187,26 @@ impl Ablation {
                 false => chain,
             };
             let tokens = self.tokens_a_step(*spent);
-            let _ = writeln!(
-                text,
-                "{:<28}{tokens:>14.3}{:>10.3}{:>10.1}{:>12.3}{:>10.3}{:>14.1}",
-                variant.name,
-                tokens / self.tokens_a_step(base),
-                f64::from(spent.drafted) / f64::from(spent.steps.max(1)),
-                spent.seconds / self.questions.max(1) as f64,
-                spent.seconds / chain.seconds,
-                1e3 * median(ttft)
-            );
+            let drafted = f64::from(spent.drafted) / f64::from(spent.steps.max(1));
+            let cells = [
+                variant.name.to_owned(),
+                format!("{tokens:.3}"),
+                format!("{:.3}", tokens / self.tokens_a_step(base)),
+                format!("{drafted:.1}"),
+                format!("{:.3}", spent.seconds / self.questions.max(1) as f64),
+                format!("{:.3}", spent.seconds / chain.seconds),
+                format!("{:.1}", ttft_ms(ttft)),
+            ];
+            text += &table::line(&COLUMNS, cells);
         }
         text.push_str(ABOUT);
         text
     }
 
-    pub(super) fn json_lines(&self) -> String {
+    pub(super) fn json_lines(&self) -> Result<String> {
         let all = VARIANTS.iter().zip(&self.spent).zip(&self.ttft);
         let line = |((variant, spent), ttft): ((&Variant, &Spent), &Vec<f64>)| {
-            let line = json!({
+            json!({
                 "name": self.name,
                 "variant": variant.name,
                 "questions": self.questions,
@@ -211,19 +216,27 @@ impl Ablation {
                 "accepted_tokens": spent.accepted,
                 "tokens_a_step": self.tokens_a_step(*spent),
                 "seconds": spent.seconds,
-                "ttft_ms": 1e3 * median(ttft),
-            });
-            format!("{line}\n")
+                "ttft_ms": ttft_ms(ttft),
+            })
         };
-        all.map(line).collect()
+        output::json_lines(all.map(line))
     }
 }
 
-fn median(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+/// Median of times to the first token, in ms; NaN without any.
+fn ttft_ms(secs: &[f64]) -> f64 {
+    1e3 * median(secs).unwrap_or(f64::NAN)
 }
+
+const COLUMNS: [Column; 7] = [
+    Column::left(0, 28),
+    Column::right(0, 14),
+    Column::right(0, 10),
+    Column::right(0, 10),
+    Column::right(0, 12),
+    Column::right(0, 10),
+    Column::right(0, 14),
+];
 
 const ABOUT: &str = "
 All variants gave the same tokens. `first` is the median time to the first token of a prompt that nothing is known of.
@@ -268,6 +281,9 @@ mod tests {
             figures,
             ["1.282", "1.051", "3.8", "1.000", "1.000", "200.0"]
         );
-        assert_eq!(ablation.json_lines().lines().count(), VARIANTS.len());
+        assert_eq!(
+            ablation.json_lines().unwrap().lines().count(),
+            VARIANTS.len()
+        );
     }
 }

@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if args.ablate {
             let ablation = ablation::ablate(args, &bundle, name, &questions)?;
             match args.json {
-                true => print!("{}", ablation.json_lines()),
+                true => print!("{}", ablation.json_lines()?),
                 false => print!("{}", ablation.table()),
             }
             continue;
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     match args.json {
         _ if args.ablate => {}
-        true => print!("{}", report.json_lines()),
+        true => print!("{}", report.json_lines()?),
         false => print!("{}", report.table(&subject.name)),
     }
     Ok(())

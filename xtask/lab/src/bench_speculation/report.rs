@@ -1,9 +1,11 @@
 //! The table of answers with and without drafts.
 
 use super::{Side, Spent};
+use crate::output;
+use crate::table::{self, Column, shown};
+use anyhow::Result;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 /// All measurements.
 #[derive(Default)]
@@ -57,9 +59,7 @@ impl Report {
     pub(super) fn table(&self, model: &str) -> String {
         let mut text =
             format!("{model}: seconds an answer, all sides in turn at every question\n\n");
-        let _ = writeln!(
-            text,
-            "{:<16} {:>9} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>9}",
+        let names = [
             "data set",
             "questions",
             "tokens",
@@ -75,18 +75,17 @@ impl Report {
             "GenAI",
             "look-up",
             "to GenAI",
-        );
+        ];
+        text += &table::line(&COLUMNS, names);
         for set in &self.data_sets {
             let answers = set.questions.max(1) as f64;
             let seconds = |side| set.side(side).map(|spent| spent.seconds / answers);
             let a_step = |side| set.side(side).map(|spent| a_step(spent, set.questions));
             let tokens = set.side(Side::Plain).map_or(0, |spent| spent.tokens);
-            let _ = writeln!(
-                text,
-                "{:<16} {:>9} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>9}",
-                set.name,
-                set.questions,
-                tokens,
+            let cells = [
+                set.name.clone(),
+                set.questions.to_string(),
+                tokens.to_string(),
                 shown(seconds(Side::Plain), 3),
                 shown(seconds(Side::Chain), 3),
                 shown(seconds(Side::Tree), 3),
@@ -99,13 +98,14 @@ impl Report {
                 shown(seconds(Side::GenAi), 3),
                 shown(seconds(Side::GenAiLookup), 3),
                 times(set.to_genai()),
-            );
+            ];
+            text += &table::line(&COLUMNS, cells);
         }
         text.push_str(ABOUT);
         text
     }
 
-    pub(super) fn json_lines(&self) -> String {
+    pub(super) fn json_lines(&self) -> Result<String> {
         let line = |set: &DataSet| {
             let seconds = |side| set.side(side).map(|spent| spent.seconds);
             let drafts = |side| {
@@ -118,7 +118,7 @@ impl Report {
                     })
                 })
             };
-            let line = json!({
+            json!({
                 "name": set.name,
                 "questions": set.questions,
                 "tokens": set.side(Side::Plain).map(|spent| spent.tokens),
@@ -134,16 +134,29 @@ impl Report {
                 "chain_decode_to_plain": set.decodes_faster(Side::Chain),
                 "tree_decode_to_plain": set.decodes_faster(Side::Tree),
                 "to_genai": set.to_genai(),
-            });
-            format!("{line}\n")
+            })
         };
-        self.data_sets.iter().map(line).collect()
+        output::json_lines(self.data_sets.iter().map(line))
     }
 }
 
-fn shown(figure: Option<f64>, digits: usize) -> String {
-    figure.map_or("–".to_owned(), |figure| format!("{figure:.digits$}"))
-}
+const COLUMNS: [Column; 15] = [
+    Column::left(0, 16),
+    Column::right(1, 9),
+    Column::right(1, 7),
+    Column::right(1, 7),
+    Column::right(1, 7),
+    Column::right(1, 7),
+    Column::right(1, 9),
+    Column::right(1, 9),
+    Column::right(1, 8),
+    Column::right(1, 8),
+    Column::right(1, 9),
+    Column::right(1, 9),
+    Column::right(1, 8),
+    Column::right(1, 8),
+    Column::right(1, 9),
+];
 
 fn times(ratio: Option<f64>) -> String {
     ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}×"))
@@ -191,6 +204,10 @@ mod tests {
         let report = Report {
             data_sets: vec![both, alone],
         };
-        insta::assert_snapshot!(format!("{}\n{}", report.table("m"), report.json_lines()));
+        insta::assert_snapshot!(format!(
+            "{}\n{}",
+            report.table("m"),
+            report.json_lines().unwrap()
+        ));
     }
 }

@@ -5,7 +5,7 @@ use super::assumption::Assumption;
 use super::grid::Case;
 use super::record::{Record, RunFigure};
 use super::runs::{Place, Runs};
-use super::statistics::Estimate;
+use crate::statistics::Estimate;
 use heg_sched::{ActivationCounts, Mechanism};
 use heg_sim::Contender;
 use serde::Serialize;

@@ -1,7 +1,8 @@
 //! A line of a comparison with a paper: its figure, ours, and whether ours is at least as good. One type for all
 //! papers.
 
-use super::statistics::Estimate;
+use crate::statistics::Estimate;
+use crate::table::Markdown;
 use serde::Serialize;
 
 /// A figure of a paper, or a goal of ours, with our result.
@@ -299,6 +300,43 @@ impl PaperLine {
             (false, true) => format!("**missed** by {}", self.unit.show(short)),
         }
     }
+}
+
+/// Formats the lines as a Markdown table. Columns that are the same in each line are left out.
+pub(crate) fn table(lines: &[PaperLine]) -> String {
+    let has_models = lines.iter().any(|line| line.model.is_some());
+    let has_origins = lines.iter().any(|line| line.origin != Origin::Simulated);
+    let has_bounds = lines.iter().any(|line| line.bound.is_some());
+    let columns = [
+        ("figure", true),
+        ("model", has_models),
+        ("origin", has_origins),
+        ("paper", true),
+        ("ours", true),
+        ("bound", has_bounds),
+        ("reached", true),
+        ("note", true),
+    ];
+    let shown = |cells: [String; 8]| {
+        let cells = cells.into_iter().zip(columns);
+        cells.filter_map(|(cell, (_, shown))| shown.then_some(cell))
+    };
+    let mut table = Markdown::new(shown(columns.map(|(name, _)| name.to_owned())));
+    for line in lines {
+        let figure =
+            |figure: Option<Figure>| figure.map_or("-".to_owned(), |figure| figure.show(line.unit));
+        table.row(shown([
+            line.name.clone(),
+            line.model.clone().unwrap_or("all".to_owned()),
+            line.origin.name().to_owned(),
+            figure(line.paper),
+            line.show(),
+            figure(line.bound.map(Figure::One)),
+            line.verdict(),
+            line.note.clone().unwrap_or_default(),
+        ]));
+    }
+    table.text()
 }
 
 #[cfg(test)]

@@ -15,16 +15,15 @@ mod gantt;
 mod grid;
 mod heterollm;
 mod line;
-mod output;
 mod paper;
 mod record;
 mod report;
 mod runs;
 mod sd_npu;
-mod statistics;
 mod sustained;
 mod tables;
 
+use crate::output::{self, unwritable};
 use crate::{model_sheet, shared};
 use ablation::MechanismLine;
 use anyhow::{Context, Result};
@@ -35,7 +34,6 @@ use heg_sim::{Contender, ModelSheet, Platform};
 use heg_spec::{Policy, Soc, Source, shipped};
 use heg_workload::{Spacing, TraceFile, Workload, benchmarks};
 use line::PaperLine;
-use output::unwritable;
 use record::Record;
 use serde::Serialize;
 use std::fs;
@@ -307,15 +305,15 @@ fn write_all(subject: &Subject, summary: &Summary<'_>, out: &Path) -> Result<()>
         tables::markdown(subject, records),
     ];
     let report = report.concat();
-    output::write(out, &report, summary)?;
-    let mut files = vec![("runs.csv".to_owned(), tables::csv(records)?)];
+    let mut files = vec![
+        ("summary.json".to_owned(), output::pretty(summary)?),
+        ("report.md".to_owned(), report),
+        ("runs.csv".to_owned(), tables::csv(records)?),
+    ];
     files.extend(figures::all(subject, records)?);
     files.extend(gantt::figure(subject)?);
-    for (name, text) in files {
-        let path = out.join(name);
-        fs::write(&path, text).with_context(|| unwritable(&path))?;
-    }
-    Ok(())
+    let files = files.iter().map(|(name, text)| (&**name, &**text));
+    output::write_all(out, files)
 }
 
 /// Writes the run named `POLICY:MODEL:REACTIVE+PROACTIVE`.

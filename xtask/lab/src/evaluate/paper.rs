@@ -7,8 +7,8 @@ use super::grid::{COMPARED_PROACTIVE, MIXED_REACTIVE};
 use super::line::{Better, PaperLine, Unit};
 use super::record::{Record, RunFigure};
 use super::runs::{Place, Runs};
-use super::statistics::Estimate;
 use super::sustained;
+use crate::statistics::Estimate;
 use anyhow::Result;
 use serde::Deserialize;
 

@@ -2,8 +2,8 @@
 
 use super::Subject;
 use super::ablation::MechanismLine;
-use super::line::PaperLine;
-use super::output;
+use super::line::{self, PaperLine};
+use crate::table::Markdown;
 use std::fmt::Write;
 
 /// The comparison line by line.
@@ -27,7 +27,7 @@ pub(crate) fn comparison(subject: &Subject, lines: &[PaperLine]) -> String {
         },
         ..line.clone()
     });
-    text += &output::table(&marked.collect::<Vec<_>>());
+    text += &line::table(&marked.collect::<Vec<_>>());
     let of_paper = || lines.iter().filter(|line| line.paper_line);
     let reached = of_paper().filter(|line| line.reached).count();
     let beyond = of_paper().filter(|line| !line.reachable).count();
@@ -42,29 +42,37 @@ pub(crate) fn comparison(subject: &Subject, lines: &[PaperLine]) -> String {
 
 /// The effects of each mechanism.
 pub(crate) fn mechanisms(mechanisms: &[MechanismLine]) -> String {
-    let mut text = "\n## Mechanisms\n\n\
-        Steps of the scheduler in which each acted, over all runs, and what the figure that it is for becomes without it\n\
-        (where it is off: with it).\n\n\
-        | mechanism | activations | figure | regime | model | change |\n|---|---|---|---|---|---|\n"
-        .to_owned();
+    let mut table = Markdown::new([
+        "mechanism",
+        "activations",
+        "figure",
+        "regime",
+        "model",
+        "change",
+    ]);
     for mechanism in mechanisms {
         let off = if mechanism.on { "" } else { " (off)" };
-        let mut head = format!("{}{off} | {}", mechanism.name, mechanism.activations);
+        let name = format!("{}{off}", mechanism.name);
+        let mut head = [name, mechanism.activations.to_string()];
         for effect in &mechanism.effects {
             let half = (effect.high - effect.low) / 2.0;
             let sure = if effect.significant { "" } else { ", not sure" };
-            let _ = writeln!(
-                text,
-                "| {head} | {} | {} | {} | {:+.1}% ± {half:.1}{sure} |",
-                effect.figure, effect.regime, effect.model, effect.change
-            );
-            head = " | ".to_owned();
+            let change = format!("{:+.1}% ± {half:.1}{sure}", effect.change);
+            let figure = effect.figure.to_owned();
+            let rest = [figure, effect.regime.clone(), effect.model.clone(), change];
+            table.row(head.into_iter().chain(rest));
+            head = Default::default();
         }
         if mechanism.effects.is_empty() {
-            let _ = writeln!(text, "| {head} | – | – | – | – |");
+            table.row(head.into_iter().chain(["–"; 4].map(str::to_owned)));
         }
     }
-    text
+    format!(
+        "\n## Mechanisms\n\n\
+         Steps of the scheduler in which each acted, over all runs, and what the figure that it is for becomes without it\n\
+         (where it is off: with it).\n\n{}",
+        table.text()
+    )
 }
 
 /// Names of the policy's mechanisms that never acted.

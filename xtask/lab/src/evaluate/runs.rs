@@ -5,7 +5,7 @@ use super::ablation::Regime;
 use super::assumption::Assumption;
 use super::grid::{MIXED, MIXED_PROACTIVE, MIXED_REACTIVE};
 use super::record::{Record, RunFigure};
-use super::statistics::Estimate;
+use crate::statistics::Estimate;
 use heg_sched::Mechanism;
 use std::collections::HashMap;
 

@@ -6,7 +6,7 @@ use super::grid::PROACTIVE_ONLY;
 use super::line::{Better, PaperLine, Unit};
 use super::record::RunFigure;
 use super::runs::{Place, Runs};
-use super::statistics::Estimate;
+use crate::statistics::Estimate;
 use heg_sched::Class;
 
 /// Normalised latencies up to which a rate counts as sustained, in s per token. The paper reads its curves at 1.0,

@@ -7,8 +7,9 @@ use super::grid::{COMPARED_PROACTIVE, MIXED_PROACTIVE, MIXED_REACTIVE};
 use super::paper::{IGPU, reductions};
 use super::record::{Record, RunFigure};
 use super::runs::{Place, Runs};
-use super::statistics::Estimate;
 use super::{Subject, sustained};
+use crate::statistics::Estimate;
+use crate::table::Markdown;
 use anyhow::Result;
 use heg_sched::Class;
 use serde_json::Value;
@@ -98,23 +99,14 @@ fn sustained(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
         "At normalised latencies of 1.0 and 0.1 s/token, as mean by mean and as the mean of each request's; `>` where the\n\
          highest rate is below with some trace.\n\n",
     );
-    text.push_str("| model | benchmark |");
-    for policy in &subject.policies {
-        let _ = write!(text, " {} |", policy.name());
-    }
-    text.push_str("\n|---|---|");
-    text.push_str(&"---|".repeat(subject.policies.len()));
-    text.push('\n');
+    let names = subject.policies.iter().map(|policy| policy.name());
+    let mut table = Markdown::new(["model", "benchmark"].into_iter().chain(names));
     for platform in &subject.platforms {
         let benchmarks = subject.benchmarks.iter();
         for (_, workload) in benchmarks.filter(|(class, _)| *class == Class::Proactive) {
-            let _ = write!(text, "| {} | {} |", platform.model, workload.name);
-            for policy in &subject.policies {
-                let place = (
-                    platform.model.as_str(),
-                    policy.name(),
-                    workload.name.as_str(),
-                );
+            let (model, benchmark) = (platform.model.as_str(), workload.name.as_str());
+            let cells = subject.policies.iter().map(|policy| {
+                let place = (model, policy.name(), benchmark);
                 let cells = sustained::READINGS.into_iter().flat_map(|(_, reading)| {
                     sustained::LIMITS.map(|limit| {
                         let rates = sustained::rates(runs, place, reading, limit);
@@ -124,41 +116,42 @@ fn sustained(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
                         format!("{sign}{:.1}", Estimate::of(&rates).mean)
                     })
                 });
-                let _ = write!(text, " {} |", cells.collect::<Vec<_>>().join(" / "));
-            }
-            text.push('\n');
+                cells.collect::<Vec<_>>().join(" / ")
+            });
+            let row = [model, benchmark].map(str::to_owned);
+            table.row(row.into_iter().chain(cells));
         }
     }
+    text.push_str(&table.text());
 }
 
-/// Writes a row: some cells, then the figures of a place with half of their intervals.
-fn row(runs: &Runs<'_>, cells: &[&str], place: Place<'_>, text: &mut String) {
+/// Adds a row: some cells, then the figures of a place with half of their intervals.
+fn row(runs: &Runs<'_>, cells: &[&str], place: Place<'_>, table: &mut Markdown) {
     if runs.at(place).is_empty() {
         return;
     }
-    let _ = write!(text, "| {} |", cells.join(" | "));
-    for figure in RunFigure::TABLE {
+    let figures = RunFigure::TABLE.map(|figure| {
         let found = runs.estimate(place, figure);
         let half = found.half();
-        let _ = match half.is_finite() {
-            true => write!(text, " {:.3} ± {half:.3} |", found.mean),
-            false => write!(text, " {:.3} |", found.mean),
-        };
-    }
-    text.push('\n');
+        match half.is_finite() {
+            true => format!("{:.3} ± {half:.3}", found.mean),
+            false => format!("{:.3}", found.mean),
+        }
+    });
+    let cells = cells.iter().map(|cell| (*cell).to_owned());
+    table.row(cells.chain(figures));
 }
 
-/// Writes the head of a table of figures.
-fn head(cells: &[&str], text: &mut String) {
+/// Begins a table of figures.
+fn head(cells: &[&'static str]) -> Markdown {
     let figures = RunFigure::TABLE.map(RunFigure::name);
-    let _ = writeln!(text, "| {} | {} |", cells.join(" | "), figures.join(" | "));
-    let _ = writeln!(text, "|{}", "---|".repeat(cells.len() + figures.len()));
+    Markdown::new(cells.iter().copied().chain(figures))
 }
 
 fn mixed(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
     text.push_str("\n## Reactive and proactive requests together\n\n");
     text.push_str("Times in s. TTFT, pending and TPOT are of reactive requests; the wait is a proactive one's longest.\n\n");
-    head(&["model", "req/min", "policy"], text);
+    let mut table = head(&["model", "req/min", "policy"]);
     for platform in &subject.platforms {
         for reactive in MIXED_REACTIVE {
             for proactive in [0.0].into_iter().chain(MIXED_PROACTIVE) {
@@ -169,12 +162,13 @@ fn mixed(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
                         runs,
                         &[&platform.model, &regime.show(), policy.name()],
                         place,
-                        text,
+                        &mut table,
                     );
                 }
             }
         }
     }
+    text.push_str(&table.text());
 }
 
 fn further_baselines(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
@@ -186,7 +180,7 @@ fn further_baselines(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
         "Prompts that an iteration of the iGPU takes whole, instead of 256 tokens at a time, and prompts that are split over\n\
          both devices whatever else goes on.\n\n",
     );
-    head(&["model", "req/min", "policy"], text);
+    let mut table = head(&["model", "req/min", "policy"]);
     let own = subject.policies.iter().take(1).map(|policy| policy.name());
     let names = own.chain([IGPU, baselines::WHOLE_PROMPTS, baselines::STATIC_SPLIT]);
     let names: Vec<&str> = names.collect();
@@ -195,10 +189,16 @@ fn further_baselines(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
             let regime = Regime::at(reactive, COMPARED_PROACTIVE);
             for name in &names {
                 let place = Place::mixed(&platform.model, name, regime);
-                row(runs, &[&platform.model, &regime.show(), name], place, text);
+                row(
+                    runs,
+                    &[&platform.model, &regime.show(), name],
+                    place,
+                    &mut table,
+                );
             }
         }
     }
+    text.push_str(&table.text());
 }
 
 /// The reduction of the reactive mean, and its bound, under each assumption.
@@ -219,7 +219,7 @@ fn assumptions(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
         MIXED_REACTIVE.map(|rate| rate.to_string()).join(", "),
         own.name()
     );
-    head(&["model", "assumption", "reduction", "bound"], text);
+    let mut table = head(&["model", "assumption", "reduction", "bound"]);
     for platform in &subject.platforms {
         for assumption in all.clone() {
             let model = platform.model.as_str();
@@ -243,9 +243,10 @@ fn assumptions(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
             let (reached, bound) = (less(COMPARED_PROACTIVE), less(0.0));
             let regime = Regime::at(3.0, COMPARED_PROACTIVE).under(assumption);
             let place = Place::mixed(model, own.name(), regime);
-            row(runs, &[model, name, &reached, &bound], place, text);
+            row(runs, &[model, name, &reached, &bound], place, &mut table);
         }
     }
+    text.push_str(&table.text());
 }
 
 fn ablations(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
@@ -260,7 +261,7 @@ fn ablations(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
     text.push_str(
         "The whole policy's figures first, then their changes, with half of the 95% interval.\n\n",
     );
-    head(&["model", "req/min", "turned"], text);
+    let mut table = head(&["model", "req/min", "turned"]);
     for platform in &subject.platforms {
         let model = platform.model.as_str();
         for regime in ablation::REGIMES {
@@ -269,7 +270,7 @@ fn ablations(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
                 runs,
                 &[model, &rates, "–"],
                 Place::mixed(model, own.name(), regime),
-                text,
+                &mut table,
             );
             for ablation in ablation::all() {
                 let changes = RunFigure::TABLE
@@ -277,15 +278,15 @@ fn ablations(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
                 if changes.iter().any(Option::is_none) {
                     continue;
                 }
-                let _ = write!(text, "| | | {} |", ablation.name(own));
-                for change in changes.into_iter().flatten() {
-                    let _ = match change.half().is_finite() {
-                        true => write!(text, " {:+.1}% ± {:.1} |", change.mean, change.half()),
-                        false => write!(text, " {:+.1}% |", change.mean),
-                    };
-                }
-                text.push('\n');
+                let changes = changes.into_iter().flatten();
+                let changes = changes.map(|change| match change.half().is_finite() {
+                    true => format!("{:+.1}% ± {:.1}", change.mean, change.half()),
+                    false => format!("{:+.1}%", change.mean),
+                });
+                let row = [String::new(), String::new(), ablation.name(own)];
+                table.row(row.into_iter().chain(changes));
             }
         }
     }
+    text.push_str(&table.text());
 }

@@ -3,6 +3,7 @@
 use super::measure::{DEVICES, GENAI};
 use crate::goal::Goal;
 use crate::precision::Precision;
+use crate::table::{self, Column};
 use heg_runtime::score::Scores;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -59,18 +60,15 @@ impl Report {
             "{}, {} positions in {} passages, against f32 on host-cpu-f32\n\n",
             self.model, self.positions, self.passages
         );
-        let (indent, head) = ("", format!("{:>9}{:>8}{:>12}", "KL", "top-1", "perplexity"));
-        table.push_str(&format!(
-            "{indent:24}{:^31}{:>20}\n",
-            "prefill rows", "decode rows"
-        ));
-        table.push_str(&format!("{indent:24}{head}  {head}\n"));
+        table += &table::line(&GROUPS, ["", "prefill rows", "decode rows"]);
+        let names = ["KL", "top-1", "perplexity"];
+        let names = ["", ""].into_iter().chain(names).chain(names);
+        table += &table::line(&COLUMNS, names);
         for entry in &self.entries {
-            let [prefill, decode] = [&entry.prefill, &entry.decode].map(cells);
-            table.push_str(&format!(
-                "{:9} {:13} {prefill}  {decode}\n",
-                entry.form, entry.device
-            ));
+            let form = [entry.form.clone(), entry.device.to_owned()];
+            let figures = [&entry.prefill, &entry.decode].map(cells);
+            let figures = figures.into_iter().flatten();
+            table += &table::line(&COLUMNS, form.into_iter().chain(figures));
         }
         let verdict = match self.ratios() {
             Some([prefill, decode]) => format!(
@@ -103,15 +101,38 @@ impl Report {
     }
 }
 
+/// The columns of the lines, and of the names above them.
+const COLUMNS: [Column; 8] = [
+    Column::left(0, 9),
+    Column::left(1, 13),
+    Column::right(1, 9),
+    Column::right(0, 8),
+    Column::right(0, 12),
+    Column::right(2, 9),
+    Column::right(0, 8),
+    Column::right(0, 12),
+];
+
+const GROUPS: [Column; 3] = [
+    Column::left(0, 24),
+    Column::right(0, 21),
+    Column::right(0, 30),
+];
+
 /// Scores of a kind of rows.
-fn cells(figures: &Scores) -> String {
+fn cells(figures: &Scores) -> [String; 3] {
     let (kl, top1) = (
         figures.kl.unwrap_or(f64::NAN),
         figures.top1.unwrap_or(f64::NAN),
     );
     // Below 0 only by rounding; without a sign, which a rounded -0 would keep.
     let kl = if kl < 5e-7 { 0.0 } else { kl };
-    format!("{kl:>9.6}{top1:>8.4}{:>12.4}", figures.perplexity)
+    let perplexity = figures.perplexity;
+    [
+        format!("{kl:.6}"),
+        format!("{top1:.4}"),
+        format!("{perplexity:.4}"),
+    ]
 }
 
 pub(super) fn tables(reports: &[Report]) -> String {

@@ -1,13 +1,12 @@
 //! A kernel that runs alone on a GPU, over buffers of its own: for known answers and measurements.
 
-use std::time::Duration;
-
 use heg_artifacts::manifest::Role;
 use heg_gpu::{
     CallState, GpuCall, GpuError, GpuOrder, GpuRegion, GpuRows, GpuTask, RowState, StateLimits,
 };
 use heg_spec::Group;
 
+use super::PATIENCE;
 use super::form::GpuForm;
 use super::role::{failed, taken};
 use crate::backend::{AloneCall, BoundPort};
@@ -29,9 +28,6 @@ struct AloneKey {
     tokens: usize,
     position: usize,
 }
-
-/// The longest time of a call: software devices need seconds for the head of a large model.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs a call of a form.
 pub(super) fn run(form: &GpuForm, call: &AloneCall<'_>) -> Result<(), ExecError> {

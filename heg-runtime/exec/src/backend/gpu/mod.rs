@@ -15,6 +15,7 @@ mod session;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use heg_gpu::{Fidelity, GpuDevice, GpuOptions};
 use heg_spec::soc::{Device, Gpu};
@@ -23,7 +24,7 @@ use heg_spec::{DeviceClass, Soc};
 use super::runner::Runner;
 use super::{Backend, Origin, Session, SessionRoom};
 use crate::error::{ExecError, chain};
-use crate::ladder::{DeviceFacts, GpuFacts, Rung, Source};
+use crate::ladder::{DeviceFacts, GpuFacts, Rung, RungSource};
 use crate::parts::Parts;
 use crate::soc::device_of;
 use form::GpuForm;
@@ -35,6 +36,9 @@ pub(super) struct GpuPrograms {
     /// With the reason where a device cannot be used.
     of_role: BTreeMap<DeviceClass, Result<Arc<GpuRole>, String>>,
 }
+
+/// The longest time of a launch or of a call alone: software devices need seconds for the head of a large model.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 impl GpuPrograms {
     /// Opens and probes the devices that a SoC asks for; Vulkan is loaded only where it asks for one.
@@ -84,7 +88,7 @@ impl Backend for GpuPrograms {
     }
 
     fn runs(&self, rung: Rung) -> bool {
-        rung.source == Source::Gpu
+        rung.source == RungSource::Gpu
     }
 
     fn may_hang(&self, facts: &DeviceFacts) -> bool {

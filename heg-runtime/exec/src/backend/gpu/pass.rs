@@ -1,12 +1,11 @@
 //! A pass over a lane's memory: brings what its launches read, runs them, and takes back what they wrote.
 
-use std::time::Duration;
-
 use heg_artifacts::manifest::Kernel;
 use heg_gpu::{GpuOrder, GpuRegion, RowState};
 use heg_sched::{Launch, Span};
 use heg_spec::Group;
 
+use super::PATIENCE;
 use super::form::GpuForm;
 use super::memory::{LaneMemory, Passed, layer_of};
 use super::role::failed;
@@ -56,9 +55,6 @@ struct Placed<'a> {
     span: Span,
     run: usize,
 }
-
-/// The longest time of a launch: software devices need seconds for the head of a large model.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The halves of a cache, in the order of the pool's.
 const HALVES: [Half; 2] = [Half::Keys, Half::Values];

@@ -14,7 +14,7 @@ use super::form::{Compiled, PluginForm};
 use super::ir;
 use super::sections::Sections;
 use crate::error::{ExecError, openvino};
-use crate::ladder::{Rung, Source, holds_weights};
+use crate::ladder::{Rung, RungSource, holds_weights};
 use crate::mem::tensor_element;
 use crate::parts::Parts;
 use crate::soc::properties_of;
@@ -96,7 +96,7 @@ impl OpenVino {
     ) -> Result<CompiledModel, ExecError> {
         let name = &parts.kernel.name;
         let device = &parts.device.openvino;
-        if let Source::Blob(at) = rung.source {
+        if let RungSource::Blob(at) = rung.source {
             let blob = parts.variant.blobs.get(at);
             let blob = blob.ok_or_else(|| bug!("a rung names a blob that its variant lacks"))?;
             let bytes = sections.bytes(blob.section)?;

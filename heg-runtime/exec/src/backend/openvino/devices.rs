@@ -42,7 +42,7 @@ pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
 }
 
 /// A plugin without devices knows no name of one, and says so as if it knew no such property.
-fn missing(error: &heg_openvino::Error) -> String {
+fn missing(error: &heg_openvino::OpenvinoError) -> String {
     let said = last_line(error);
     if said.starts_with("Unsupported configuration key") {
         return "OpenVINO finds no such device".to_owned();

@@ -303,7 +303,7 @@ fn bind(
 }
 
 /// An error of OpenVINO while a kernel was to run.
-fn running(kernel: &Kernel) -> impl Fn(heg_openvino::Error) -> ExecError {
+fn running(kernel: &Kernel) -> impl Fn(heg_openvino::OpenvinoError) -> ExecError {
     let name = &kernel.name;
     move |error| openvino(format!("run kernel `{name}`"))(error)
 }
@@ -312,7 +312,7 @@ fn running(kernel: &Kernel) -> impl Fn(heg_openvino::Error) -> ExecError {
 fn finish(
     request: &mut InferRequest,
     cancel: Option<&AtomicBool>,
-) -> Result<(), heg_openvino::Error> {
+) -> Result<(), heg_openvino::OpenvinoError> {
     while request.wait(cancel.map(|_| PATIENCE))? == Progress::Pending {
         if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
             request.cancel()?;

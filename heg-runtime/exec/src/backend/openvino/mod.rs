@@ -28,7 +28,7 @@ use super::runner::Runner;
 use super::{Backend, Order, Origin, Session, SessionRoom, Tailor};
 use crate::batch::Coming;
 use crate::error::{ExecError, openvino};
-use crate::ladder::{DeviceFacts, Rung, Source, holds_weights};
+use crate::ladder::{DeviceFacts, Rung, RungSource, holds_weights};
 use crate::mem::BundleMemory;
 use crate::parts::Parts;
 use crate::table::FormTable;
@@ -121,7 +121,7 @@ impl Backend for OpenVino {
     }
 
     fn runs(&self, rung: Rung) -> bool {
-        matches!(rung.source, Source::Ir | Source::Blob(_))
+        matches!(rung.source, RungSource::Ir | RungSource::Blob(_))
     }
 
     fn may_hang(&self, facts: &DeviceFacts) -> bool {
@@ -137,7 +137,7 @@ impl Backend for OpenVino {
         if origin == Origin::HashedAgain {
             let mut ids = parts.weights.clone();
             ids.push(self.bundle.manifest().literals);
-            if let Source::Blob(at) = rung.source {
+            if let RungSource::Blob(at) = rung.source {
                 ids.extend(parts.variant.blobs.get(at).map(|blob| blob.section));
             }
             let sections = Sections::copied(&self.bundle, &ids)?;

@@ -15,7 +15,7 @@ use crate::error::ExecError;
 /// The kernel of one place, as a program.
 pub(super) struct ProgramForm {
     pub(super) name: String,
-    pub(super) kernel: Arc<heg_cpu::Kernel>,
+    pub(super) kernel: Arc<heg_cpu::CpuKernel>,
     pub(super) weights: Vec<WeightPlace>,
     pub(super) bundle: Arc<Bundle>,
     pub(super) device: Arc<RoleDevice>,
@@ -38,7 +38,7 @@ impl Runner for ProgramForm {
 }
 
 /// An error of a program.
-pub(super) fn running(kernel: &str) -> impl Fn(heg_cpu::Error) -> ExecError {
+pub(super) fn running(kernel: &str) -> impl Fn(heg_cpu::CpuError) -> ExecError {
     let kernel = kernel.to_owned();
     move |source| ExecError::Program {
         kernel: kernel.clone(),
@@ -59,7 +59,7 @@ impl ProgramForm {
     }
 
     /// The kernel.
-    pub(super) fn kernel(&self) -> &heg_cpu::Kernel {
+    pub(super) fn kernel(&self) -> &heg_cpu::CpuKernel {
         &self.kernel
     }
 

@@ -28,7 +28,7 @@ use heg_spec::{DeviceClass, Soc};
 use super::runner::Runner;
 use super::{Backend, Origin, Session, SessionRoom};
 use crate::error::ExecError;
-use crate::ladder::{DeviceFacts, Rung, Source};
+use crate::ladder::{DeviceFacts, Rung, RungSource};
 use crate::parts::Parts;
 use crate::soc::device_of;
 use form::{ProgramForm, WeightPlace, running};
@@ -51,7 +51,7 @@ struct Processor {
     /// Made when the first kernel needs it.
     device: Mutex<Option<Arc<RoleDevice>>>,
     /// Kernels that are ready, by index.
-    kernels: Mutex<BTreeMap<u32, Arc<heg_cpu::Kernel>>>,
+    kernels: Mutex<BTreeMap<u32, Arc<heg_cpu::CpuKernel>>>,
 }
 
 impl CpuPrograms {
@@ -196,7 +196,7 @@ impl Processor {
         kernel: &Kernel,
         variant: &Variant,
         section: SectionId,
-    ) -> Result<Arc<heg_cpu::Kernel>, ExecError> {
+    ) -> Result<Arc<heg_cpu::CpuKernel>, ExecError> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ready) = kernels.get(&used.kernel.0) {
             return Ok(Arc::clone(ready));
@@ -204,7 +204,7 @@ impl Processor {
         let text = bundle.section_copy(section).map_err(ExecError::Section)?;
         let program = Program::read(&text, kernel).map_err(ExecError::Section)?;
         let kv = variant.elements().kv;
-        let ready = heg_cpu::Kernel::new(program, kernel, kv, self.programs.activations);
+        let ready = heg_cpu::CpuKernel::new(program, kernel, kv, self.programs.activations);
         let ready = Arc::new(ready.map_err(running(&kernel.name))?);
         kernels.insert(used.kernel.0, Arc::clone(&ready));
         Ok(ready)
@@ -221,7 +221,7 @@ impl Backend for CpuPrograms {
     }
 
     fn runs(&self, rung: Rung) -> bool {
-        rung.source == Source::Program
+        rung.source == RungSource::Program
     }
 
     fn prepare(

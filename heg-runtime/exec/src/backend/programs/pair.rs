@@ -126,7 +126,7 @@ impl PairedRoles {
     }
 
     /// The device that both roles are; none where each has a lane of its own.
-    pub(super) fn device(self: &Arc<Self>) -> Result<Option<Arc<RoleDevice>>, heg_cpu::Error> {
+    pub(super) fn device(self: &Arc<Self>) -> Result<Option<Arc<RoleDevice>>, heg_cpu::CpuError> {
         let Some(OneLane { shares, device }) = &self.one_lane else {
             return Ok(None);
         };
@@ -144,7 +144,7 @@ impl PairedRoles {
     pub(super) fn lend(
         self: &Arc<Self>,
         devices: [&Arc<RoleDevice>; 2],
-    ) -> Result<(), heg_cpu::Error> {
+    ) -> Result<(), heg_cpu::CpuError> {
         let [first, second] = devices;
         for (role, own, other) in [(Side::First, first, second), (Side::Second, second, first)] {
             let both = self.both(role, partition(self.pairing.level))?;
@@ -154,7 +154,11 @@ impl PairedRoles {
     }
 
     /// A device of both, of which a role is the first side.
-    fn both(&self, role: Side, partition: Box<dyn Partition>) -> Result<CpuDevice, heg_cpu::Error> {
+    fn both(
+        &self,
+        role: Side,
+        partition: Box<dyn Partition>,
+    ) -> Result<CpuDevice, heg_cpu::CpuError> {
         let [mut first, mut second] = self.programs.each_ref();
         if role == Side::Second {
             std::mem::swap(&mut first, &mut second);

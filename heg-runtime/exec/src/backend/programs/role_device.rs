@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
-use heg_cpu::{CpuCall, CpuDevice, Error, Kernel};
+use heg_cpu::{CpuCall, CpuDevice, CpuError, CpuKernel};
 use heg_spec::bug;
 
 use super::pair::PairedRoles;
@@ -54,10 +54,10 @@ impl RoleDevice {
     /// Runs an order: see [`CpuDevice::run_order`]. Of reactive work, on two devices as long as nothing waits for the other.
     pub(super) fn run(
         &self,
-        order: &[(&Kernel, CpuCall<'_>)],
+        order: &[(&CpuKernel, CpuCall<'_>)],
         goes_on: &(dyn Fn(usize) -> bool + Sync),
         is_reactive: bool,
-    ) -> Result<usize, Error> {
+    ) -> Result<usize, CpuError> {
         let mut own = self.wait_for();
         if let Some(pair) = self.pair.as_ref().filter(|_| is_reactive) {
             pair.count_order();
@@ -107,9 +107,9 @@ impl Borrowing {
     /// Runs an order on both devices; none where the other one is busy.
     fn run(
         &self,
-        order: &[(&Kernel, CpuCall<'_>)],
+        order: &[(&CpuKernel, CpuCall<'_>)],
         goes_on: &(dyn Fn(usize) -> bool + Sync),
-    ) -> Option<Result<SharedEnding, Error>> {
+    ) -> Option<Result<SharedEnding, CpuError>> {
         if self.is_lost.load(Ordering::Relaxed) {
             return None;
         }
@@ -124,7 +124,7 @@ impl Borrowing {
             follows && !wanted
         };
         let ran = taken(&self.both).run_order(order, &goes_on);
-        if matches!(ran, Err(Error::Lost)) {
+        if matches!(ran, Err(CpuError::Lost)) {
             self.is_lost.store(true, Ordering::Relaxed);
         }
         Some(ran.map(|ran| SharedEnding {

@@ -13,14 +13,14 @@
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-use heg_openvino::{Core, Error, HostBuffer, Tensor, TensorType, find_libraries};
+use heg_openvino::{Core, HostBuffer, OpenvinoError, Tensor, TensorType, find_libraries};
 
 /// Returns the core of this test process; `None` if OpenVINO is not installed.
 pub(crate) fn core() -> Option<&'static Core> {
     static CORE: OnceLock<Option<Core>> = OnceLock::new();
     let core = CORE.get_or_init(|| match find_libraries() {
         Ok(folder) => Some(Core::load_from(&folder).expect("OpenVINO to load")),
-        Err(Error::LibraryNotFound { .. }) => None,
+        Err(OpenvinoError::LibraryNotFound { .. }) => None,
         Err(error) => panic!("{error}"),
     });
     if core.is_none() {

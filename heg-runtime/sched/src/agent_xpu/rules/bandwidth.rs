@@ -4,11 +4,12 @@
 //! bandwidth, and together they may want more than there is. Token-wise kernels are not memory-bound: chunks are long
 //! enough to be bound by compute (4.2), and loading their weights beside decoding costs either side little.
 
-use super::{Cost, Entry, Proposal, Rule, RuleCard, Verdict, View};
+use super::{
+    Card, Class, Cost, Counted, Entry, HoldCard, Lane, Proposal, Question, Rule, RuleCard, Verdict,
+    View, is_agent_xpu,
+};
 use crate::costs::Call;
-use crate::event::{Kernel, Work};
-use crate::mechanism::{Card, is_agent_xpu};
-use crate::request::{Class, Lane};
+use crate::event::{LayerKernel, Work};
 
 /// Rows of context of the layer that stands for decoding: its bandwidth is mostly that of its weights. Chosen.
 const DECODE_CONTEXT: u32 = 256;
@@ -18,9 +19,13 @@ pub(crate) const CARD: Card = Card {
     is_on: |policy| is_agent_xpu(policy) && policy.prefill.joint_bandwidth_max.is_some(),
     remove: |policy| policy.prefill.joint_bandwidth_max = None,
     rule: Some(RuleCard {
-        word: "bandwidth",
-        explanation: "deferred, since more urgent work needed the bandwidth (prefill.joint_bandwidth_max)",
-        holds_up_others: true,
+        about: &[Question::Start],
+        counts: Counted::WhenItHolds,
+        hold: Some(HoldCard {
+            word: "bandwidth",
+            explanation: "deferred, since more urgent work needed the bandwidth (prefill.joint_bandwidth_max)",
+            holds_up_others: true,
+        }),
         rule: |policy| {
             let joint_max = policy.prefill.joint_bandwidth_max?;
             Some(Box::new(Bandwidth { joint_max }))
@@ -43,12 +48,13 @@ impl Rule for Bandwidth {
                 cost,
                 step,
             } => {
-                let token_wise = step.is_some_and(|(_, step)| step.kernel != Kernel::Mha);
+                let token_wise = step.is_some_and(|(_, step)| step.kernel != LayerKernel::Mha);
                 lane == Lane::Npu && !token_wise && self.must_wait_for_decode(view, entry, cost)
             }
             Proposal::Iteration { class, lane, cost } => {
                 lane != Lane::Npu && self.must_wait_for_npu(view, class, cost)
             }
+            _ => false,
         };
         Verdict::wait_if(waits)
     }
@@ -72,11 +78,11 @@ impl Bandwidth {
 
     /// Whether a kernel of a more urgent class runs on the NPU, memory-bound beside decoding.
     fn must_wait_for_npu(&self, view: &dyn View, class: Class, cost: Cost) -> bool {
-        view.running(Lane::Npu).is_some_and(|running| {
+        view.lanes().running(Lane::Npu).is_some_and(|running| {
             let token_wise = matches!(
                 running.work,
                 Work::Prefill {
-                    kernel: Kernel::Qkv | Kernel::Ffn,
+                    kernel: LayerKernel::Qkv | LayerKernel::Ffn,
                     ..
                 }
             );

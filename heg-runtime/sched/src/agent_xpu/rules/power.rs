@@ -1,18 +1,21 @@
 //! Kernels run side by side within the machine's power budget (v1 6.2): one alone may always run, and an unknown
 //! power counts as zero.
 
-use super::{Lane, Proposal, Rule, RuleCard, Verdict, View};
+use super::{Card, Counted, HoldCard, Lane, Proposal, Question, Rule, RuleCard, Verdict, View};
 use crate::costs::WorkStage;
-use crate::mechanism::Card;
 
 pub(crate) const CARD: Card = Card {
     name: "power budget (v1 6.2)",
     is_on: |policy| policy.limits.power_watts_max.is_some(),
     remove: |policy| policy.limits.power_watts_max = None,
     rule: Some(RuleCard {
-        word: "power",
-        explanation: "waiting for the power budget (limits.power_watts_max)",
-        holds_up_others: true,
+        about: &[Question::Start],
+        counts: Counted::WhenItHolds,
+        hold: Some(HoldCard {
+            word: "power",
+            explanation: "waiting for the power budget (limits.power_watts_max)",
+            holds_up_others: true,
+        }),
         rule: |policy| {
             let budget_watts = f64::from(policy.limits.power_watts_max?);
             Some(Box::new(Power { budget_watts }))
@@ -31,10 +34,11 @@ impl Rule for Power {
         let (own, stage) = match proposal {
             Proposal::Prompt { lane, .. } => (lane, WorkStage::Prefill),
             Proposal::Iteration { lane, .. } => (lane, WorkStage::Decode),
+            _ => return Verdict::Pass,
         };
         // The launch that runs on the lane itself gives way.
         let others = Lane::ALL.into_iter().filter(|lane| *lane != own);
-        let running = others.filter_map(|lane| Some((lane, view.running(lane)?)));
+        let running = others.filter_map(|lane| Some((lane, view.lanes().running(lane)?)));
         let drawn: f64 = running
             .map(|(lane, it)| watts(lane, WorkStage::of(&it.work)))
             .sum();

@@ -2,18 +2,22 @@
 
 use heg_spec::policy::Pressure;
 
-use super::{Lane, Proposal, Rule, RuleCard, Verdict, View};
-use crate::mechanism::Card;
-use crate::request::Class;
+use super::{
+    Card, Class, Counted, HoldCard, Lane, Proposal, Question, Rule, RuleCard, Verdict, View,
+};
 
 pub(crate) const CARD: Card = Card {
     name: "memory pressure tiers (v1 6.4)",
     is_on: |policy| policy.pressure.is_some(),
     remove: |policy| policy.pressure = None,
     rule: Some(RuleCard {
-        word: "pressure",
-        explanation: "held back by memory pressure (pressure)",
-        holds_up_others: true,
+        about: &[Question::Start],
+        counts: Counted::WhenItHolds,
+        hold: Some(HoldCard {
+            word: "pressure",
+            explanation: "held back by memory pressure (pressure)",
+            holds_up_others: true,
+        }),
         rule: |policy| Some(Box::new(Tiers(policy.pressure?))),
     }),
 };
@@ -26,17 +30,20 @@ impl Rule for Tiers {
         let (cost, class) = match proposal {
             Proposal::Prompt { entry, cost, .. } => (cost, entry.class()),
             Proposal::Iteration { cost, class, .. } => (cost, class),
+            _ => return Verdict::Pass,
         };
         let Self(tiers) = self;
-        let current = view.pressure();
+        let current = view.lanes().pressure();
         if current == 0.0 {
-            return Verdict::Start;
+            return Verdict::Pass;
         }
         if current + cost.bandwidth > tiers.high {
             return Verdict::Wait;
         }
         let both_memory_bound = || {
-            let mut running = Lane::ALL.into_iter().filter_map(|lane| view.running(lane));
+            let mut running = Lane::ALL
+                .into_iter()
+                .filter_map(|lane| view.lanes().running(lane));
             cost.bandwidth >= tiers.medium
                 && running.any(|running| running.cost.bandwidth >= tiers.medium)
         };

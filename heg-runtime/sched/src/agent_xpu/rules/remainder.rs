@@ -1,18 +1,24 @@
 //! The remainder of a prompt waits for the chunks that it belongs to: it need not be done before them, and while it
 //! waits, decoding may come to the end of its iteration (§4.3).
 
-use super::{Cost, Lane, Micros, Prefill, Proposal, Rule, RuleCard, Step, Verdict, View};
-use crate::event::Kernel;
-use crate::mechanism::Card;
+use super::{
+    Card, Cost, Counted, HoldCard, Lane, Micros, Prefill, Proposal, Question, Rule, RuleCard, Slot,
+    Step, Verdict, View,
+};
+use crate::event::LayerKernel;
 
 pub(crate) const CARD: Card = Card {
     name: "deferral of the remainder (4.3)",
     is_on: |policy| policy.prefill.defer_remainder,
     remove: |policy| policy.prefill.defer_remainder = false,
     rule: Some(RuleCard {
-        word: "remainder",
-        explanation: "deferred, to end with its own chunks (prefill.defer_remainder)",
-        holds_up_others: false,
+        about: &[Question::Start],
+        counts: Counted::WhenItHolds,
+        hold: Some(HoldCard {
+            word: "remainder",
+            explanation: "deferred, to end with its own chunks (prefill.defer_remainder)",
+            holds_up_others: false,
+        }),
         rule: |policy| {
             let defers = policy.prefill.defer_remainder;
             defers.then(|| Box::new(Remainder) as Box<dyn Rule>)
@@ -32,21 +38,22 @@ impl Rule for Remainder {
             step: Some((prefill, step)),
         } = proposal
         else {
-            return Verdict::Start;
+            return Verdict::Pass;
         };
         let may_wait = is_of_remainder(prefill, step)
             && lane != Lane::Npu
             && !entry.own.is_overdue()
-            && view.decodes();
+            && !view.decode().is_idle();
         let start = || starts_at(view, prefill, step, cost);
         Verdict::wait_if(may_wait && start().is_some_and(|start| view.now() < start))
     }
 
     fn opens_at(&self, view: &dyn View) -> Option<Micros> {
-        if !view.decodes() {
+        if view.decode().is_idle() {
             return None;
         }
-        let entry = view.foreground()?;
+        let foreground = view.prefills().holder(Slot::Foreground)?;
+        let entry = view.ledger().get(foreground)?;
         let prefill = entry.prefill()?;
         let step = prefill
             .ready()
@@ -59,7 +66,7 @@ impl Rule for Remainder {
 
 /// Whether a step is a token-wise kernel of the remainder.
 fn is_of_remainder(prefill: &Prefill, step: Step) -> bool {
-    step.kernel != Kernel::Mha && step.part >= prefill.chunks()
+    step.kernel != LayerKernel::Mha && step.part >= prefill.chunks()
 }
 
 /// The time at which the remainder has to start in order to end together with the last chunk at the same kernel;
@@ -69,7 +76,7 @@ fn starts_at(view: &dyn View, prefill: &Prefill, step: Step, cost: Cost) -> Opti
     if behind == 0 {
         return None;
     }
-    let running = view.running(Lane::Npu)?;
+    let running = view.lanes().running(Lane::Npu)?;
     let rest = running.ends.since(view.now()).0 as f64;
     let others = (behind - 1) as f64 * running.cost.latency_us;
     Some(view.now() + Micros::from_f64((rest + others - cost.latency_us).max(0.0)))

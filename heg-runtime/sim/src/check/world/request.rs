@@ -1,6 +1,6 @@
 //! A request in the checker's world: its phase, its memory, and the progress of its prompt.
 
-use heg_sched::{Class, Kernel, Micros, ModelShape, PromptLogits, Segment, Submission};
+use heg_sched::{Class, LayerKernel, Micros, ModelShape, PromptLogits, Segment, Submission};
 
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl Seen {
     pub(in crate::check) fn ready(
         &self,
         model: ModelShape,
-    ) -> impl Iterator<Item = (Segment, Kernel)> {
+    ) -> impl Iterator<Item = (Segment, LayerKernel)> {
         let open = self.phase == Phase::Prefill && self.wanted;
         let parts = self.cut().filter(move |_| open);
         parts.filter_map(move |part| {
@@ -168,11 +168,13 @@ impl Seen {
             let last = part.segment.context() == self.prompt_tokens;
             let whole = last || self.submission.prompt_logits == PromptLogits::AllRows;
             let end = 3 * model.layers - if whole { 0 } else { 2 };
-            let keys = kernel != Kernel::Mha || layer < self.keys_before(part.segment.position);
+            let keys =
+                kernel != LayerKernel::Mha || layer < self.keys_before(part.segment.position);
             (!part.running && part.done < end && keys).then_some((part.segment, kernel))
         })
     }
 }
 
 /// The kernels of a layer in order.
-pub(in crate::check) const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
+pub(in crate::check) const KERNELS: [LayerKernel; 3] =
+    [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn];

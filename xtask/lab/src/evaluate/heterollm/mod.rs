@@ -11,7 +11,7 @@ mod pass;
 mod tables;
 
 use super::line::PaperLine;
-use super::output;
+use crate::output;
 use anyhow::Result;
 use machine::Machine;
 use serde::Serialize;
@@ -37,7 +37,8 @@ pub(super) fn run(out: &Path) -> Result<()> {
         inconsistent: &says.inconsistent,
         lines: &lines,
     };
-    output::write(out, &report, &summary)?;
+    let summary = output::pretty(&summary)?;
+    output::write_all(out, [("summary.json", &*summary), ("report.md", &*report)])?;
     print!("{report}");
     println!("wrote {}", out.display());
     Ok(())

@@ -1,14 +1,15 @@
 //! The report: speeds and cuts as tables, then line by line.
 
-use super::super::line::PaperLine;
-use super::super::output;
+use super::super::line::{self, PaperLine};
 use super::figures::figures;
 use super::lines::{LENGTHS, ODD_LENGTHS, Speeds, model};
 use super::machine::{MODELS, Machine};
 use super::pass::{Way, decode_cut, prefill_cut};
+use crate::table::Markdown;
 use anyhow::Result;
 use heg_spec::policy::Synchronisation::{Fast, Plain};
 use std::fmt::Write;
+use std::iter;
 
 /// The whole report as Markdown.
 pub(super) fn report(machines: &[Machine], lines: &[PaperLine]) -> Result<String> {
@@ -41,29 +42,27 @@ fn speeds(machine: &Machine, text: &mut String) -> Result<()> {
         ("tensors cut", (Way::Tensor, Fast)),
         ("the same, plain", (Way::Tensor, Plain)),
     ];
-    let names = columns.map(|(name, _)| name).join(" | ");
-    let _ = write!(
-        text,
-        "Tokens a second; plain: with plain synchronisation.\n\n| model | tokens | {names} |\n|---|---{}|\n",
-        "|---".repeat(columns.len())
-    );
+    text.push_str("Tokens a second; plain: with plain synchronisation.\n\n");
+    let names = columns.map(|(name, _)| name);
+    let mut table = Markdown::new(["model", "tokens"].into_iter().chain(names));
     let speeds = Speeds(machine);
     for model in MODELS {
+        let mut row = |tokens: String, cells: Vec<String>| {
+            table.row([model.name.to_owned(), tokens].into_iter().chain(cells));
+        };
         for tokens in [32].into_iter().chain(LENGTHS) {
             let cells =
                 columns.map(|(_, how)| Ok(format!("{:.1}", speeds.prefill(model, tokens, how)?)));
-            let cells: Vec<String> = cells.into_iter().collect::<Result<_>>()?;
-            let _ = writeln!(
-                text,
-                "| {} | prompt of {tokens} | {} |",
-                model.name,
-                cells.join(" | ")
-            );
+            let cells = cells.into_iter().collect::<Result<_>>()?;
+            row(format!("prompt of {tokens}"), cells);
         }
         let cells = columns.map(|(_, how)| Ok(format!("{:.1}", speeds.decode(model, how)?)));
-        let cells: Vec<String> = cells.into_iter().collect::<Result<_>>()?;
-        let _ = writeln!(text, "| {} | answer | {} |", model.name, cells.join(" | "));
+        row(
+            "answer".to_owned(),
+            cells.into_iter().collect::<Result<_>>()?,
+        );
     }
+    text.push_str(&table.text());
     Ok(())
 }
 
@@ -75,12 +74,9 @@ fn odd(machine: &Machine, text: &mut String) -> Result<()> {
         ("pipe", Way::Pipe),
         ("tensors cut", Way::Tensor),
     ];
-    let names = columns.map(|(name, _)| name).join(" | ");
-    let _ = write!(
-        text,
-        "\nMilliseconds of a prompt of llama-3-8b.\n\n| tokens | {names} |\n|---{}|\n",
-        "|---".repeat(columns.len())
-    );
+    text.push_str("\nMilliseconds of a prompt of llama-3-8b.\n\n");
+    let names = columns.map(|(name, _)| name);
+    let mut table = Markdown::new(iter::once("tokens").chain(names));
     let large = model("llama-3-8b")?;
     for tokens in ODD_LENGTHS {
         let cells = columns.map(|(_, way)| {
@@ -88,33 +84,31 @@ fn odd(machine: &Machine, text: &mut String) -> Result<()> {
             Ok(format!("{:.0}", f64::from(tokens) / speed * 1e3))
         });
         let cells: Vec<String> = cells.into_iter().collect::<Result<_>>()?;
-        let _ = writeln!(text, "| {tokens} | {} |", cells.join(" | "));
+        table.row(iter::once(tokens.to_string()).chain(cells));
     }
+    text.push_str(&table.text());
     Ok(())
 }
 
 /// The solver's cuts.
 fn cuts(machine: &Machine, text: &mut String) -> Result<()> {
     let shapes = model("llama-3-8b")?.products(machine.weight_bytes);
-    let names: Vec<&str> = shapes.iter().map(|shape| shape.product.name()).collect();
-    let _ = write!(
-        text,
-        "\nCuts of llama-3-8b.\n\n| tokens | {} |\n|---{}|\n",
-        names.join(" | "),
-        "|---".repeat(names.len())
-    );
+    text.push_str("\nCuts of llama-3-8b.\n\n");
+    let names = shapes.iter().map(|shape| shape.product.name());
+    let mut table = Markdown::new(iter::once("tokens").chain(names));
     for tokens in [32, 256, 300, 525, 600, 1024] {
         let cells = shapes
             .iter()
             .map(|shape| Ok(prefill_cut(machine, shape, tokens, Way::Tensor)?.to_string()));
         let cells: Vec<String> = cells.collect::<Result<_>>()?;
-        let _ = writeln!(text, "| prompt of {tokens} | {} |", cells.join(" | "));
+        table.row(iter::once(format!("prompt of {tokens}")).chain(cells));
     }
     let cells = shapes
         .iter()
         .map(|shape| Ok(decode_cut(machine, shape, Way::Tensor)?.to_string()));
     let cells: Vec<String> = cells.collect::<Result<_>>()?;
-    let _ = writeln!(text, "| answer | {} |", cells.join(" | "));
+    table.row(iter::once("answer".to_owned()).chain(cells));
+    text.push_str(&table.text());
     Ok(())
 }
 
@@ -124,7 +118,7 @@ fn all(lines: &[PaperLine], text: &mut String) {
     let _ = write!(
         text,
         "\n## Line by line\n\n{}\n{reached} of {} lines are reached.\n",
-        output::table(lines),
+        line::table(lines),
         compared.count()
     );
 }

@@ -1,7 +1,7 @@
 //! Machines and models of the evaluation, from their data sheets.
 
 use anyhow::{Context, Result};
-use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel};
 use heg_sim::{AnalyticCosts, DevicePeak, Dimensions, PowerModel, StagePower};
 use heg_spec::{Soc, shipped};
 use xtask::fail::Fail;
@@ -176,9 +176,9 @@ impl OneStream {
             };
             chunks.cost(lane, call)
         };
-        let qkv = on(self.decoder.lane, Kernel::Qkv)?;
-        let ffn = on(self.decoder.lane, Kernel::Ffn)?;
-        let mha = on(Lane::Igpu, Kernel::Mha)?;
+        let qkv = on(self.decoder.lane, LayerKernel::Qkv)?;
+        let ffn = on(self.decoder.lane, LayerKernel::Ffn)?;
+        let mha = on(Lane::Igpu, LayerKernel::Mha)?;
         Some(sum(&[qkv, mha, ffn]))
     }
 
@@ -200,7 +200,7 @@ impl Costs for OneStream {
         match call {
             _ if lane != Lane::Npu => None,
             Call::Prefill {
-                kernel: Kernel::Mha,
+                kernel: LayerKernel::Mha,
                 ..
             } => self.machine.cost(Lane::Igpu, call),
             Call::Prefill { .. } => self.machine.cost(Lane::Npu, call),

@@ -14,7 +14,7 @@ mod switching;
 mod tables;
 
 use super::line::PaperLine;
-use super::output;
+use crate::output;
 use anyhow::Result;
 use figures::{Figures, TASKS};
 use hardware::{Hardware, MODELS, ModelShapes};
@@ -121,7 +121,8 @@ pub(super) fn run(out: &Path) -> Result<()> {
         acceptance: &subject.records.source,
         lines: &lines,
     };
-    output::write(out, &report, &summary)?;
+    let summary = output::pretty(&summary)?;
+    output::write_all(out, [("summary.json", &*summary), ("report.md", &*report)])?;
     print!("{report}");
     println!("wrote {}", out.display());
     Ok(())

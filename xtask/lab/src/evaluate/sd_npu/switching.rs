@@ -5,7 +5,9 @@
 
 use super::Subject;
 use super::hardware::{Hardware, LONG_TOKENS, ModelShapes, SHORT_TOKENS};
-use heg_sched::{Call, Costs, Kernel, Lane, SwitchedBlock, Switching, best_ready_us, plan, times};
+use heg_sched::{
+    Call, Costs, Lane, LayerKernel, SwitchedBlock, Switching, best_ready_us, plan, times,
+};
 
 /// Layers of a block. Chosen, since the paper does not say: six or seven blocks.
 const BLOCK_LAYERS: u32 = 4;
@@ -96,13 +98,13 @@ fn blocks(machine: &Hardware, model: ModelShapes, chunks: usize) -> Vec<Switched
             .map_or(f64::NAN, |cost| cost.latency_us)
     };
     let token_wise = |costs, tokens| {
-        let kernels = [Kernel::Qkv, Kernel::Ffn];
+        let kernels = [LayerKernel::Qkv, LayerKernel::Ffn];
         kernels
             .map(|kernel| us(costs, Lane::Npu, kernel, tokens))
             .iter()
             .sum::<f64>()
     };
-    let attention = us(&long, Lane::Igpu, Kernel::Mha, LONG_TOKENS);
+    let attention = us(&long, Lane::Igpu, LayerKernel::Mha, LONG_TOKENS);
     let calls = f64::from(LONG_TOKENS / SHORT_TOKENS);
     let layers = f64::from(BLOCK_LAYERS);
     let block = SwitchedBlock {

@@ -1,12 +1,12 @@
 //! The report: tables like the paper's, then line by line.
 
-use super::super::line::PaperLine;
-use super::super::output;
+use super::super::line::{self, PaperLine};
 use super::figures::STEPS;
 use super::lines::Ablation;
 use super::serving::{Served, System};
 use super::switching::{Switch, WAYS};
 use super::{Outcome, Subject, Texts};
+use crate::table::Markdown;
 use std::fmt::Write;
 
 /// The whole report as Markdown.
@@ -49,12 +49,9 @@ fn speeds(subject: &Subject, outcomes: &[Outcome], text: &mut String) {
     for (machine, hardware) in subject.machines.iter().enumerate() {
         for (model, shapes) in subject.models.iter().enumerate() {
             let _ = writeln!(text, "\n{} on {}:\n", shapes.name, hardware.name());
-            let names = System::ALL.map(System::name).join(" | ");
-            let _ = writeln!(
-                text,
-                "| task | texts | prompt, answer | {names} | NPU / ours |"
-            );
-            let _ = writeln!(text, "|---{}|", "|---".repeat(3 + System::ALL.len()));
+            let names = System::ALL.map(System::name);
+            let names = ["task", "texts", "prompt, answer"].into_iter().chain(names);
+            let mut table = Markdown::new(names.chain(["NPU / ours"]));
             for (data, (task, texts, _)) in subject.data.iter().enumerate() {
                 let of = |system| {
                     let fits = |it: &&Outcome| {
@@ -62,64 +59,72 @@ fn speeds(subject: &Subject, outcomes: &[Outcome], text: &mut String) {
                     };
                     outcomes.iter().find(fits).map(|it| it.served)
                 };
-                row(text, (task, *texts), System::ALL.map(of));
+                if let Some(row) = row((task, *texts), System::ALL.map(of)) {
+                    table.row(row);
+                }
             }
+            text.push_str(&table.text());
         }
     }
 }
 
+/// The cells of a task; `None` unless all of the first systems and ours served it.
 fn row(
-    text: &mut String,
     (task, texts): (&str, Texts),
     served: [Option<Served>; System::ALL.len()],
-) {
+) -> Option<Vec<String>> {
     let [Some(npu), .., Some(ours), _] = served else {
-        return;
+        return None;
     };
-    let cells = served.iter().flatten().map(|it| {
+    let tokens = format!("{}, {}", npu.prompt_tokens, npu.answer_tokens);
+    let mut cells = vec![task.to_owned(), texts.name().to_owned(), tokens];
+    cells.extend(served.iter().flatten().map(|it| {
         let joules = it.joules_per_token;
         let joules = joules.map_or("-".to_owned(), |joules| format!("{joules:.3}"));
         format!("{:.1}, {joules}", it.ms_per_token)
-    });
-    let cells: Vec<String> = cells.collect();
-    let _ = writeln!(
-        text,
-        "| {task} | {} | {}, {} | {} | {:.2}× ({:.2}× decoding alone) |",
-        texts.name(),
-        npu.prompt_tokens,
-        npu.answer_tokens,
-        cells.join(" | "),
+    }));
+    cells.push(format!(
+        "{:.2}× ({:.2}× decoding alone)",
         npu.ms_per_token / ours.ms_per_token,
         npu.decode_ms_per_token / ours.decode_ms_per_token,
-    );
+    ));
+    Some(cells)
 }
 
 fn ablations(ablations: &[Ablation], text: &mut String) {
-    let _ = write!(
-        text,
+    text.push_str(
         "\n## Ablation, ms a token (paper: table 3)\n\n\
          Kernels that have their weights inside, as the paper's have; on the first machine, with mtrag_un's prompts and\n\
-         answers. The paper's +G saves the same time with drafts and without: it replaces loading after the prompt.\n\n\
-         | model | | {} |\n|---|---{}|\n",
-        STEPS.join(" | "),
-        "|---".repeat(STEPS.len())
+         answers. The paper's +G saves the same time with drafts and without: it replaces loading after the prompt.\n\n",
     );
+    let mut table = Markdown::new(["model", ""].into_iter().chain(STEPS));
     for ablation in ablations {
         for (whose, figures) in [("paper", ablation.paper), ("ours", ablation.ours)] {
-            let cells = figures.map(|ms| format!("{ms:.2}")).join(" | ");
-            let _ = writeln!(text, "| {} | {whose} | {cells} |", ablation.model);
+            let cells = figures.map(|ms| format!("{ms:.2}"));
+            let row = [ablation.model.to_string(), whose.to_owned()];
+            table.row(row.into_iter().chain(cells));
         }
     }
+    text.push_str(&table.text());
 }
 
 fn accepted(subject: &Subject, text: &mut String) {
     text.push_str(
         "\n## Tokens of a verification (paper: table 4, Qwen2.5-1.5B)\n\n\
          Theirs: PLD, PLD with calibration and reuse, SAM, SAM with both; their SAM has a history.\n\
-         Ours counts the model's own token.\n\n\
-         | task | texts | theirs | data | PLD of 10 | SAM of 16 | with history | chain of 16 | tree of 32 |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+         Ours counts the model's own token.\n\n",
     );
+    let mut table = Markdown::new([
+        "task",
+        "texts",
+        "theirs",
+        "data",
+        "PLD of 10",
+        "SAM of 16",
+        "with history",
+        "chain of 16",
+        "tree of 32",
+    ]);
     for (task, texts, data) in &subject.data {
         let paper = subject.says.accepted.get(*task);
         let paper = paper.map_or(String::new(), |accepted| {
@@ -138,38 +143,35 @@ fn accepted(subject: &Subject, text: &mut String) {
                 format!("{:.2}", it.tokens_per_verification())
             })
         });
-        let _ = writeln!(
-            text,
-            "| {task} | {} | {paper} | {data} | {} |",
-            texts.name(),
-            ours.join(" | ")
-        );
+        let row = [*task, texts.name(), &*paper, *data].map(str::to_owned);
+        table.row(row.into_iter().chain(ours));
     }
+    text.push_str(&table.text());
 }
 
 fn switched(switches: &[Switch], text: &mut String) {
-    let names = WAYS
-        .map(|way| format!("{way:?}").to_lowercase())
-        .join(" | ");
-    let _ = write!(
-        text,
+    text.push_str(
         "\n## Switching graphs (paper: 3.2)\n\n\
-         When decoding can begin, as a share of the prompt alone; loads read 4.2 GB/s. Best: the best of all plans.\n\n\
-         | machine | model | prompt | alone, ms | {names} | best |\n|---|---|---|---{}|---|\n",
-        "|---".repeat(WAYS.len())
+         When decoding can begin, as a share of the prompt alone; loads read 4.2 GB/s. Best: the best of all plans.\n\n",
     );
+    let names = ["machine", "model", "prompt", "alone, ms"].map(str::to_owned);
+    let names = names
+        .into_iter()
+        .chain(WAYS.map(|way| format!("{way:?}").to_lowercase()));
+    let mut table = Markdown::new(names.chain(["best".to_owned()]));
     for it in switches {
-        let cells = WAYS.map(|way| format!("{:.2}", it.ratio(way))).join(" | ");
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {:.0} | {cells} | {:.2} |",
-            it.machine,
-            it.model,
-            it.chunks * 256,
-            it.prefill_us / 1e3,
-            it.best_us / it.prefill_us
-        );
+        let row = [
+            it.machine.to_string(),
+            it.model.to_string(),
+            (it.chunks * 256).to_string(),
+            format!("{:.0}", it.prefill_us / 1e3),
+        ];
+        let ratios = WAYS.map(|way| it.ratio(way));
+        let ratios = ratios.into_iter().chain([it.best_us / it.prefill_us]);
+        let ratios = ratios.map(|ratio| format!("{ratio:.2}"));
+        table.row(row.into_iter().chain(ratios));
     }
+    text.push_str(&table.text());
 }
 
 fn all(lines: &[PaperLine], text: &mut String) {
@@ -177,7 +179,7 @@ fn all(lines: &[PaperLine], text: &mut String) {
     let _ = write!(
         text,
         "\n## Line by line\n\n{}\n{reached} of {} lines are reached.\n",
-        output::table(lines),
+        line::table(lines),
         lines.len()
     );
 }

@@ -1,4 +1,4 @@
-//! Means over traces, with confidence intervals.
+//! Means over traces, with confidence intervals; medians and other quantiles of samples.
 
 /// A mean over traces, and the 95% confidence interval of the true mean (Student's t). With a single trace, the
 /// interval is unknown.
@@ -35,6 +35,17 @@ impl Estimate {
     }
 }
 
+/// The median of samples, of an even number the mean of the two in the middle; `None` without samples.
+pub(crate) fn median(samples: &[f64]) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    match sorted.len() % 2 {
+        0 => Some((sorted.get(sorted.len() / 2 - 1)? + upper) / 2.0),
+        _ => Some(upper),
+    }
+}
+
 /// The 97.5% quantile of a t distribution with this number of degrees of freedom.
 fn quantile(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
@@ -51,6 +62,15 @@ fn quantile(degrees: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even_counts() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[3.0, 1.0]), Some(2.0));
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[3.0, 1.0, 2.0, 9.0]), Some(2.5));
+    }
 
     #[test]
     fn the_interval_is_students() {

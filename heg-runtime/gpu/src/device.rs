@@ -16,6 +16,20 @@ pub struct GpuOptions {
     pub name: Option<String>,
     /// Whether Vulkan's validation layer watches, if it is installed.
     pub validation: bool,
+    /// The parallelism that products are divided for.
+    pub parallelism: Parallelism,
+}
+
+/// The parallelism of a device that products are divided for; bits do not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Parallelism {
+    /// Its own: hardware is wide, software is narrow.
+    #[default]
+    OfDevice,
+    /// Some invocations, which read memory one by one.
+    Narrow,
+    /// Thousands of invocations, which read memory side by side.
+    Wide,
 }
 
 impl GpuOptions {
@@ -25,7 +39,7 @@ impl GpuOptions {
             name: std::env::var("HEG_VK_DRIVER")
                 .ok()
                 .filter(|name| !name.is_empty()),
-            validation: false,
+            ..Self::default()
         }
     }
 }
@@ -61,6 +75,7 @@ pub struct GpuDevice {
     pub(crate) pipelines: Pipelines,
     probe: Probe,
     sharing: Sharing,
+    is_wide: bool,
 }
 
 impl GpuDevice {
@@ -90,6 +105,11 @@ impl GpuDevice {
             pipelines,
             probe,
             sharing,
+            is_wide: match options.parallelism {
+                Parallelism::OfDevice => candidate.kind != "software",
+                Parallelism::Narrow => false,
+                Parallelism::Wide => true,
+            },
         })
     }
 
@@ -111,6 +131,16 @@ impl GpuDevice {
     /// Returns the way in which weights reach it.
     pub fn sharing(&self) -> Sharing {
         self.sharing
+    }
+
+    /// Whether products are divided among thousands of invocations.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.is_wide
+    }
+
+    /// Memory that the invocations of a workgroup share at most, in bytes.
+    pub(crate) fn shared_bytes(&self) -> u32 {
+        self.device().candidate.shared_bytes
     }
 
     /// Whether Vulkan's validation layer watches.

@@ -30,7 +30,7 @@ mod vulkan;
 mod weights;
 
 pub use arithmetic::{Arithmetic, Means};
-pub use device::{GpuDevice, GpuInfo, GpuOptions, Sharing};
+pub use device::{GpuDevice, GpuInfo, GpuOptions, Parallelism, Sharing};
 pub use error::GpuError;
 pub use lookup::{EmbeddingCall, GatherCall};
 pub use model::{GpuModel, GpuModelOptions};

@@ -5,6 +5,7 @@ mod check;
 mod form;
 mod product;
 mod steps;
+mod tiling;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Port, Role};
 use heg_artifacts::program::{BufferId, BufferPlace, Program, Step};
@@ -12,7 +13,7 @@ use heg_spec::Activations;
 
 pub use call::{GpuCall, GpuRows, GpuWeight};
 use form::{Form, Operand, form_of};
-pub(crate) use steps::element_number;
+pub(crate) use steps::{element_number, row_pieces};
 
 use crate::device::GpuDevice;
 use crate::error::GpuError;

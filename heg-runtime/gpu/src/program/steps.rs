@@ -87,6 +87,14 @@ pub(crate) const fn element_number(element: ElementType) -> u32 {
     }
 }
 
+/// Workgroups for a row of a step on single elements: one for each piece of `shaders/include/rows.glsl` on a wide device.
+pub(crate) fn row_pieces(device: &GpuDevice, width: u32) -> u32 {
+    match device.is_wide() {
+        true => width.div_ceil(256).max(1),
+        false => 1,
+    }
+}
+
 /// The operation of a gate with an activation.
 fn gated(activation: Activation) -> u32 {
     match activation {
@@ -206,7 +214,7 @@ impl Writer<'_> {
         args
     }
 
-    /// A step on single rows: a workgroup for each.
+    /// A step on single rows: a workgroup for each, or more where the step is on single elements.
     fn rows(
         &self,
         module: Module,
@@ -223,7 +231,11 @@ impl Writer<'_> {
             constants.push((constant::NIBBLES, u32::from(operand.nibbles)));
         }
         constants.extend_from_slice(shape);
-        self.dispatch(module, &constants, args, [self.call.rows, 1])
+        let pieces = match module {
+            Module::RmsNorm | Module::LayerNorm => 1,
+            _ => row_pieces(self.device, self.program.width(x)),
+        };
+        self.dispatch(module, &constants, args, [self.call.rows, pieces])
     }
 
     fn row_form(&self, out: BufferId) -> u32 {

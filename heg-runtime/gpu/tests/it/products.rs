@@ -4,9 +4,10 @@
 use heg_artifacts::manifest::{ElementType, Role};
 use heg_artifacts::program::{Activation, Part, Residual, RowForm, Step};
 use heg_cpu::Activations;
+use heg_gpu::Parallelism;
 
 use crate::both::{Builder, Sequence, Subject, check};
-use crate::device::device_or_skip;
+use crate::device::{device_of, device_or_skip};
 use crate::noise::Noise;
 
 fn subject(
@@ -15,12 +16,20 @@ fn subject(
     element: ElementType,
     activations: Activations,
 ) -> Subject {
-    let grouped = element.is_grouped();
-    let width = if grouped {
-        32 * noise.between(1, 12)
-    } else {
-        noise.between(1, 300)
+    let width = match element.is_grouped() {
+        true => 32 * noise.between(1, 12),
+        false => noise.between(1, 300),
     };
+    subject_of(noise, case, element, activations, width)
+}
+
+fn subject_of(
+    noise: &mut Noise,
+    case: u64,
+    element: ElementType,
+    activations: Activations,
+    width: u32,
+) -> Subject {
     let mut builder = Builder::new(ElementType::Bf16, activations);
     let x = builder.input(Role::Attended, width);
     let other = builder.input(Role::Query, width);
@@ -149,4 +158,44 @@ fn floats_and_integers_with_f32_activations() {
         Activations::F32,
         4,
     );
+}
+
+/// Products as wide devices divide them: rows of whole groups, up to some slices of them, for a few rows and for tiles.
+fn check_wide(test: &str, element: ElementType, activations: Activations, shapes: &[(usize, u32)]) {
+    let Some(device) = device_of(test, Parallelism::Wide) else {
+        return;
+    };
+    for (case, (rows, groups)) in (0..).zip(shapes) {
+        let mut noise = Noise::new(3000 + case);
+        let subject = subject_of(&mut noise, case, element, activations, 32 * *groups);
+        let sequence = Sequence {
+            tokens: *rows,
+            position: 0,
+            follows: None,
+        };
+        let what = format!("{test} {case}: {rows} rows of {groups} groups");
+        check(&device, &subject, &[sequence], &what, case + 7);
+    }
+}
+
+/// Rows, and groups of columns.
+const SHAPES: [(usize, u32); 6] = [(2, 33), (70, 3), (1, 1), (33, 2), (7, 130), (9, 64)];
+
+#[test]
+fn wide_bytes() {
+    check_wide("wide_bytes", ElementType::I8, Activations::I8, &SHAPES);
+    check_wide(
+        "wide_bytes",
+        ElementType::I8,
+        Activations::I16,
+        &SHAPES[..2],
+    );
+}
+
+#[test]
+fn wide_nibbles() {
+    let test = "wide_nibbles";
+    check_wide(test, ElementType::I4, Activations::I8, &SHAPES[..2]);
+    check_wide(test, ElementType::U4, Activations::I8, &SHAPES[..2]);
+    check_wide(test, ElementType::U4, Activations::I16, &SHAPES[..2]);
 }

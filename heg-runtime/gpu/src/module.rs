@@ -125,4 +125,5 @@ pub(crate) mod constant {
     pub(crate) const COLUMNS: u32 = 12;
     pub(crate) const ROTATED: u32 = 13;
     pub(crate) const SLICE: u32 = 14;
+    pub(crate) const QUADS: u32 = 15;
 }

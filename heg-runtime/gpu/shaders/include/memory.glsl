@@ -16,6 +16,7 @@ layout(constant_id = 11) const uint NIBBLES = 0;  // 1: the operand meets weight
 layout(constant_id = 12) const uint COLUMNS = 32; // columns that share a scale, of weights of half a byte
 layout(constant_id = 13) const uint ROTATED = 64; // dimensions of a head that are rotated
 layout(constant_id = 14) const uint SLICE = 64;   // groups of columns at a time: see few_rows.comp
+layout(constant_id = 15) const uint QUADS = 0;    // 1: heads of keys and values are whole quads of words
 
 const uint F32 = 0, BF16 = 1, F16 = 2, I8 = 3, I4 = 4, U4 = 5;
 

@@ -294,9 +294,18 @@ impl Writer<'_> {
                 0.0,
             ],
         };
+        let in_quad = if self.program.kv == ElementType::Bf16 {
+            8
+        } else {
+            4
+        };
+        let begins = [keys, values].map(|rows| rows.address.is_multiple_of(16));
+        let rows = [head_dim, keys.stride, values.stride];
+        let quads = rows.iter().all(|width| width.is_multiple_of(in_quad)) && begins == [true; 2];
         let constants = [
             (constant::HEAD, head_dim),
             (constant::ELEMENT, element_number(self.program.kv)),
+            (constant::QUADS, u32::from(quads)),
         ];
         self.dispatch(Module::Attention, &constants, args, [heads, self.call.rows])
     }

@@ -11,7 +11,10 @@ use crate::noise::Noise;
 fn subject(noise: &mut Noise, kv: ElementType) -> Subject {
     let kv_heads = noise.between(1, 3);
     let heads = kv_heads * noise.between(1, 3);
-    let head_dim = 2 * noise.between(1, 50);
+    let head_dim = match noise.is() {
+        true => 8 * noise.between(1, 17),
+        false => 2 * noise.between(1, 50),
+    };
     let mut builder = Builder::new(kv, Activations::I8);
     builder.port(Role::Query, Rows::Tokens, heads * head_dim);
     builder.port(Role::Key, Rows::Context, kv_heads * head_dim);
@@ -59,7 +62,7 @@ fn one_and_several_sequences() {
         let count = noise.between(1, 3);
         let sequence = |_| Sequence {
             tokens: noise.between(1, 70) as usize,
-            position: noise.between(0, 200) as usize,
+            position: noise.between(0, 560) as usize,
             follows: None,
         };
         (0..count).map(sequence).collect()
@@ -70,7 +73,7 @@ fn one_and_several_sequences() {
 fn trees() {
     check_cases("trees", 8, |noise| {
         let tokens = noise.between(2, 24) as usize;
-        let position = noise.between(0, 250) as usize;
+        let position = noise.between(0, 600) as usize;
         let chain = Sequence {
             tokens: 2,
             position: 5,

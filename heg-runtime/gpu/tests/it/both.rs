@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::noise::Noise;
 
 /// Positions of rotary tables and rows of the cache in all tests.
-pub(crate) const POSITIONS: usize = 320;
+pub(crate) const POSITIONS: usize = 640;
 
 /// A weight's bytes.
 pub(crate) struct Tensor {

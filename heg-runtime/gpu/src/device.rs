@@ -16,29 +16,34 @@ pub struct GpuOptions {
     pub name: Option<String>,
     /// Whether Vulkan's validation layer watches, if it is installed.
     pub validation: bool,
-    /// The parallelism that products are divided for.
-    pub parallelism: Parallelism,
+    /// Whether it is taken for what it is.
+    pub treatment: Treatment,
 }
 
-/// The parallelism of a device that products are divided for; bits do not depend on it.
+/// The kind of device that one is taken for; bits do not depend on it, so that each way can be tested on any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Parallelism {
-    /// Its own: hardware is wide, software is narrow.
+pub enum Treatment {
+    /// Its own.
     #[default]
-    OfDevice,
-    /// Some invocations, which read memory one by one.
-    Narrow,
-    /// Thousands of invocations, which read memory side by side.
-    Wide,
+    Own,
+    /// A processor: some invocations, which read memory one by one.
+    Processor,
+    /// A GPU with memory apart from the host's: thousands of invocations, which read memory side by side.
+    Discrete,
 }
 
 impl GpuOptions {
-    /// Those that `HEG_VK_DRIVER` asks for.
+    /// Those that `HEG_VK_DRIVER` asks for, and `HEG_VK_AS`, which may be `processor` or `discrete`.
     pub fn from_environment() -> Self {
         Self {
             name: std::env::var("HEG_VK_DRIVER")
                 .ok()
                 .filter(|name| !name.is_empty()),
+            treatment: match std::env::var("HEG_VK_AS").as_deref() {
+                Ok("processor") => Treatment::Processor,
+                Ok("discrete") => Treatment::Discrete,
+                _ => Treatment::Own,
+            },
             ..Self::default()
         }
     }
@@ -97,18 +102,27 @@ impl GpuDevice {
     pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
         let instance = Instance::load(options.validation)?;
         let candidate = choose(instance.candidates()?, options.name.as_deref())?;
-        let device = Device::open(&instance, &candidate)?;
+        let maps_own_memory = options.treatment != Treatment::Discrete;
+        let device = Device::open(&instance, &candidate, maps_own_memory)?;
         let pipelines = Pipelines::new(&device);
         let probe = probe(&pipelines)?;
-        let sharing = sharing::try_import(&pipelines, probe.arithmetic);
+        let is_discrete = match options.treatment {
+            Treatment::Own => candidate.kind == "discrete",
+            treatment => treatment == Treatment::Discrete,
+        };
+        // Pages of the host are behind a bus that is tens of times slower than memory of its own.
+        let sharing = match is_discrete {
+            true => Sharing::Copied,
+            false => sharing::try_import(&pipelines, probe.arithmetic),
+        };
         Ok(Self {
             pipelines,
             probe,
             sharing,
-            is_wide: match options.parallelism {
-                Parallelism::OfDevice => candidate.kind != "software",
-                Parallelism::Narrow => false,
-                Parallelism::Wide => true,
+            is_wide: match options.treatment {
+                Treatment::Own => candidate.kind != "software",
+                Treatment::Processor => false,
+                Treatment::Discrete => true,
             },
         })
     }
@@ -174,6 +188,11 @@ impl GpuDevice {
     /// As [`memory`](Self::memory).
     pub fn host_memory(&self, bytes: u64) -> Result<GpuRegion, GpuError> {
         Memory::new(self.device(), bytes, Kind::Host).map(GpuRegion::whole)
+    }
+
+    /// Memory that the host writes without a copy, and the device reads fastest.
+    pub(crate) fn written_memory(&self, bytes: u64) -> Result<GpuRegion, GpuError> {
+        Memory::new(self.device(), bytes, Kind::Written).map(GpuRegion::whole)
     }
 
     /// Pages as memory of the device.

@@ -1,18 +1,18 @@
 //! The device of the tests: found, probed, and told from one that is not there.
 
-use heg_gpu::{Fidelity, GpuDevice, GpuError, GpuOptions, Means, Parallelism};
+use heg_gpu::{Fidelity, GpuDevice, GpuError, GpuOptions, Means, Treatment};
 use std::io::Write;
 
 /// The device, with validation; `None`, after saying so, where there is none.
 pub(crate) fn device_or_skip(test: &str) -> Option<GpuDevice> {
-    device_of(test, Parallelism::OfDevice)
+    device_of(test, GpuOptions::from_environment().treatment)
 }
 
-/// The same, with products divided for any parallelism.
-pub(crate) fn device_of(test: &str, parallelism: Parallelism) -> Option<GpuDevice> {
+/// The same, taken for any kind.
+pub(crate) fn device_of(test: &str, treatment: Treatment) -> Option<GpuDevice> {
     let options = GpuOptions {
         validation: true,
-        parallelism,
+        treatment,
         ..GpuOptions::from_environment()
     };
     match GpuDevice::open(&options) {

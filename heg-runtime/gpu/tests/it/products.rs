@@ -4,7 +4,7 @@
 use heg_artifacts::manifest::{ElementType, Role};
 use heg_artifacts::program::{Activation, Part, Residual, RowForm, Step};
 use heg_cpu::Activations;
-use heg_gpu::Parallelism;
+use heg_gpu::Treatment;
 
 use crate::both::{Builder, Sequence, Subject, check};
 use crate::device::{device_of, device_or_skip};
@@ -162,7 +162,7 @@ fn floats_and_integers_with_f32_activations() {
 
 /// Products as wide devices divide them: rows of whole groups, up to some slices of them, for a few rows and for tiles.
 fn check_wide(test: &str, element: ElementType, activations: Activations, shapes: &[(usize, u32)]) {
-    let Some(device) = device_of(test, Parallelism::Wide) else {
+    let Some(device) = device_of(test, Treatment::Discrete) else {
         return;
     };
     for (case, (rows, groups)) in (0..).zip(shapes) {

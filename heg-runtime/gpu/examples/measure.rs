@@ -21,9 +21,13 @@ fn main() -> Result<(), GpuError> {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok());
     let device = GpuDevice::open(&GpuOptions::from_environment())?;
     let (info, probe) = (device.info(), device.probe());
-    let wrong: Vec<_> = probe.wrong.iter().filter(|(_, wrong)| *wrong > 0).collect();
+    let wrong = probe.wrong.iter().filter(|(_, wrong)| *wrong > 0);
+    let wrong: Vec<_> = wrong
+        .map(|(name, wrong)| format!("{name}: {wrong}"))
+        .collect();
+    let wrong = wrong.join(", ");
     println!(
-        r#"{{"step":"device","name":"{}","driver":"{}","kind":"{}","vulkan":"{}","sharing":"{:?}","fidelity":"{:?}","fma":"{}","division":"{}","root":"{}","dots":{},"wrong":"{wrong:?}"}}"#,
+        r#"{{"step":"device","name":"{}","driver":"{}","kind":"{}","vulkan":"{}","sharing":"{:?}","fidelity":"{:?}","fma":"{}","division":"{}","root":"{}","dots":{},"wrong":"{wrong}"}}"#,
         info.name,
         info.driver,
         info.kind,
@@ -37,7 +41,7 @@ fn main() -> Result<(), GpuError> {
     );
     let bench = Bench {
         device,
-        rounds: rounds.unwrap_or(7),
+        rounds: rounds.unwrap_or(11),
         is_small: info.kind == "software",
     };
     bench.submissions()?;
@@ -58,10 +62,16 @@ struct Bench {
 /// The longest time of a measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The time before a measurement. Chosen: a device at rest had a third of its clock rate for tens of milliseconds.
+const WARM_UP: Duration = Duration::from_millis(150);
+
 impl Bench {
-    /// Seconds of an order, the median of some runs behind one that nobody counts.
+    /// Seconds of an order, the median of some runs behind others that have a device raise its clocks.
     fn seconds(&self, order: &GpuOrder) -> Result<f64, GpuError> {
-        order.run(PATIENCE)?;
+        let begin = Instant::now();
+        while begin.elapsed() < WARM_UP {
+            order.run(PATIENCE)?;
+        }
         let mut times = Vec::with_capacity(self.rounds);
         for _ in 0..self.rounds {
             let begin = Instant::now();

@@ -13,7 +13,7 @@ layout(local_size_x = 128) in;
 const uint EACH = 4;
 const uint OUTPUTS = EACH * (128 / SLICE);
 const uint LINE = SLICE + 1;
-shared int totals[ROWS * OUTPUTS * LINE];
+shared float totals[ROWS * OUTPUTS * LINE];
 shared float scales[ELEMENT == I8 ? 1 : OUTPUTS * LINE];
 shared float centres[ELEMENT == U4 ? OUTPUTS * LINE : 1];
 shared float row_scales[ROWS * LINE];
@@ -52,10 +52,10 @@ void multiply(uint row, uint r, uint set, uint mine, uint g) {
                 b = high_nibbles(a);
                 a = low_nibbles(a);
             }
-            total[e] = total[e] * 255 + dot16(a, low) + dot16(b, high);
+            total[e] = dot16(b, high, dot16(a, low, total[e] * 255));
         }
     }
-    [[unroll]] for (uint e = 0; e < EACH; e++) totals[(r * OUTPUTS + set * EACH + e) * LINE + mine] = total[e];
+    [[unroll]] for (uint e = 0; e < EACH; e++) totals[(r * OUTPUTS + set * EACH + e) * LINE + mine] = of_total(total[e]);
 }
 
 // Brings the scales of rows, and their sums, of a slice.
@@ -70,15 +70,31 @@ void load_scales(uint first_row, uint slice) {
     }
 }
 
+// Adds totals of one output and row to those before: COUNT from the `k`th on, which are read before the first is added.
+#define ADD(COUNT) \
+    { \
+        float total[COUNT], by[COUNT], of_weights[COUNT], centre_[COUNT], row_sum[COUNT]; \
+        [[unroll]] for (uint u = 0; u < COUNT; u++) { \
+            total[u] = totals[(r * OUTPUTS + o) * LINE + k + u]; \
+            by[u] = row_scales[r * LINE + k + u]; \
+            if (ELEMENT != I8) of_weights[u] = scales[o * LINE + k + u]; \
+            if (ELEMENT == U4) centre_[u] = centres[o * LINE + k + u]; \
+            if (ELEMENT == U4) row_sum[u] = row_sums[r * LINE + k + u]; \
+        } \
+        [[unroll]] for (uint u = 0; u < COUNT; u++) { \
+            precise float factor = by[u]; \
+            if (ELEMENT != I8) factor = of_weights[u] * factor; \
+            sum = fused(total[u], factor, sum); \
+            if (ELEMENT == U4) sum = fused(centre_[u], row_sum[u], sum); \
+        } \
+    }
+
 // Adds a slice's totals of one output and row to those before.
 float add_slice(uint o, uint r, uint here, float before) {
     precise float sum = before;
-    for (uint k = 0; k < here; k++) {
-        precise float by = row_scales[r * LINE + k];
-        if (ELEMENT != I8) by = scales[o * LINE + k] * by;
-        sum = fused(float(totals[(r * OUTPUTS + o) * LINE + k]), by, sum);
-        if (ELEMENT == U4) sum = fused(centres[o * LINE + k], row_sums[r * LINE + k], sum);
-    }
+    uint k = 0;
+    for (; k + 16 <= here; k += 16) ADD(16)
+    for (; k < here; k++) ADD(1)
     return sum;
 }
 

@@ -31,7 +31,13 @@ float squares(uint row, uint part, uint lane) {
                 loaded[i] = f32(args.a, row * args.n[1] + chunk + i);
             }
             barrier();
-            if (part == 0) {
+            if (part == 0 && end == CHUNK) {
+                for (uint i = lane; i < CHUNK; i += 128) {
+                    float x[8];
+                    [[unroll]] for (uint k = 0; k < 8; k++) x[k] = loaded[i + 16 * k];
+                    [[unroll]] for (uint k = 0; k < 8; k++) sum = fused(x[k], x[k], sum);
+                }
+            } else if (part == 0) {
                 for (uint i = lane; i < end; i += 16) sum = fused(loaded[i], loaded[i], sum);
             }
         }

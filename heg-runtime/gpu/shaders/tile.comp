@@ -97,7 +97,7 @@ void main() {
                     [[unroll]] for (uint j = 0; j < 4; j++) w[j] = weights[(across + 16 * j) * W_LINE + step * 2 + half_];
                     [[unroll]] for (uint i = 0; i < ROWS; i++) {
                         uvec4 x = digits[(down + 16 * i) * X_LINE + (step * DIGITS + digit) * 2 + half_];
-                        [[unroll]] for (uint j = 0; j < 4; j++) totals[i * 4 + j] += dot16(w[j], x);
+                        [[unroll]] for (uint j = 0; j < 4; j++) totals[i * 4 + j] = dot16(w[j], x, totals[i * 4 + j]);
                     }
                 }
             }
@@ -107,7 +107,7 @@ void main() {
                     uint o = (across + 16 * j) * STEP + step;
                     precise float by = row_scales[r];
                     if (ELEMENT != I8) by = scales[o] * by;
-                    precise float sum = fused(float(totals[i * 4 + j]), by, sums[i * 4 + j]);
+                    precise float sum = fused(of_total(totals[i * 4 + j]), by, sums[i * 4 + j]);
                     if (ELEMENT == U4) sum = fused(centres[o], row_sums[r], sum);
                     sums[i * 4 + j] = sum;
                 }

@@ -126,4 +126,5 @@ pub(crate) mod constant {
     pub(crate) const ROTATED: u32 = 13;
     pub(crate) const SLICE: u32 = 14;
     pub(crate) const QUADS: u32 = 15;
+    pub(crate) const INVOCATIONS: u32 = 16;
 }

@@ -83,16 +83,24 @@ impl GpuCopies {
         })
     }
 
-    /// Reads what a pass took, once it is finished and before anything else is listed.
+    /// Reads what a pass took, once it is finished and before anything else is listed. The buffer is made larger where it
+    /// is too small, and is worth keeping.
     ///
     /// # Errors
     ///
     /// Error of the driver.
-    pub fn read(&self, taken: &GpuTaken) -> Result<Vec<u8>, GpuError> {
-        let mut bytes = vec![0; taken.bytes];
+    pub fn read<'a>(
+        &self,
+        taken: &GpuTaken,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], GpuError> {
+        if buffer.len() < taken.bytes {
+            buffer.resize(taken.bytes, 0);
+        }
+        let bytes = buffer.get_mut(..taken.bytes).unwrap_or_default();
         match taken.staged {
-            Some(staged) => self.taken.read(staged, &mut bytes)?,
-            None => taken.region.read(taken.first, &mut bytes)?,
+            Some(staged) => self.taken.read(staged, bytes)?,
+            None => taken.region.read(taken.first, bytes)?,
         }
         Ok(bytes)
     }

@@ -44,8 +44,21 @@ uvec4 high_nibbles(uvec4 both) { return low_nibbles(both >> 4); }
 float scale_of_group(uint output_, uint g) { return from_f16(half_word(args.b, (output_ * WIDTH + g * 32) / COLUMNS)); }
 float centre_of_group(uint output_, uint g) { return from_f16(half_word(args.c, (output_ * WIDTH + g * 32) / COLUMNS)); }
 
-// The sum of sixteen products of bytes.
-int dot16(uvec4 a, uvec4 b) { return dot4(a.x, b.x) + dot4(a.y, b.y) + dot4(a.z, b.z) + dot4(a.w, b.w); }
+// A sum, and sixteen products of bytes.
+int dot16(uvec4 a, uvec4 b, int sum) {
+    sum += dot4(a.x, b.x);
+    sum += dot4(a.y, b.y);
+    sum += dot4(a.z, b.z);
+    return sum + dot4(a.w, b.w);
+}
+
+// A group's total as a float. Of one digit it is below 2^22, where a sum with 1.5 · 2^23 has it in the last bits: exact,
+// and faster than a conversion.
+float of_total(int total) {
+    if (DIGITS > 1) return float(total);
+    precise float x = uintBitsToFloat(0x4b400000u + uint(total)) - 12582912.0;
+    return x;
+}
 
 uint scales_of(uint rows) { return rows * G * 8 * DIGITS; }
 

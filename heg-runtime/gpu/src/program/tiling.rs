@@ -44,6 +44,9 @@ const TILE_LINES: u32 = 16;
 /// Rows from which on tiles are taken. Chosen: fewer leave most of a tile empty.
 const TILE_ROWS_MIN: u32 = 33;
 
+/// Tiles that keep a large device busy: an H100 has 132 processors, which take two at least. Chosen.
+const BUSY_GROUPS: u32 = 256;
+
 /// Workgroups that every device takes side by side.
 const GROUPS_MAX: u32 = 65535;
 
@@ -58,9 +61,16 @@ impl Tiling {
             };
         }
         if shape.rows >= TILE_ROWS_MIN {
-            return Self::Tile {
-                rows: if shape.rows > 2 * TILE_LINES { 4 } else { 2 },
-            };
+            // Small tiles where large ones leave processors idle, and none where small ones do.
+            let tiles = [Self::Tile { rows: 4 }, Self::Tile { rows: 2 }];
+            let enough = [BUSY_GROUPS, BUSY_GROUPS / 2];
+            let mut fitting = tiles.into_iter().zip(enough).filter(|(tile, enough)| {
+                let [across, down] = tile.groups(shape);
+                across.saturating_mul(down) >= *enough
+            });
+            if let Some((tile, _)) = fitting.next() {
+                return tile;
+            }
         }
         let much = device.shared_bytes() >= MUCH_SHARED_BYTES;
         Self::FewRows {

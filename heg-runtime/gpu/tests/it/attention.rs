@@ -3,9 +3,10 @@
 use heg_artifacts::manifest::{ElementType, Role, Rows};
 use heg_artifacts::program::{Attention, Step};
 use heg_cpu::Activations;
+use heg_gpu::{GpuOptions, Treatment};
 
 use crate::both::{Builder, Sequence, Subject, check};
-use crate::device::device_or_skip;
+use crate::device::device_of;
 use crate::noise::Noise;
 
 fn subject(noise: &mut Noise, kv: ElementType) -> Subject {
@@ -43,16 +44,25 @@ fn tree(noise: &mut Noise, tokens: usize) -> Vec<u16> {
 }
 
 fn check_cases(test: &str, cases: u64, sequences: impl Fn(&mut Noise) -> Vec<Sequence>) {
-    let Some(device) = device_or_skip(test) else {
+    let treatments = [
+        GpuOptions::from_environment().treatment,
+        Treatment::Discrete,
+    ];
+    let Some(devices) = treatments
+        .map(|treatment| device_of(test, treatment))
+        .into_iter()
+        .collect::<Option<Vec<_>>>()
+    else {
         return;
     };
     for case in 0..cases {
+        let device = &devices[(case / 2 % 2) as usize];
         let mut noise = Noise::new(case + 31);
         let kv = [ElementType::Bf16, ElementType::F32][(case % 2) as usize];
         let subject = subject(&mut noise, kv);
         let sequences = sequences(&mut noise);
         let what = format!("{test} {case}: {sequences:?}, {:?}", subject.program.steps);
-        check(&device, &subject, &sequences, &what, case + 3);
+        check(device, &subject, &sequences, &what, case + 3);
     }
 }
 
@@ -66,6 +76,23 @@ fn one_and_several_sequences() {
             follows: None,
         };
         (0..count).map(sequence).collect()
+    });
+}
+
+#[test]
+fn rows_that_see_the_same_cache_share_it() {
+    check_cases("rows_that_see_the_same_cache_share_it", 8, |noise| {
+        let before = Sequence {
+            tokens: noise.between(1, 6) as usize,
+            position: noise.between(0, 60) as usize,
+            follows: None,
+        };
+        let chunk = Sequence {
+            tokens: noise.between(32, 40) as usize,
+            position: noise.between(0, 590) as usize,
+            follows: None,
+        };
+        vec![before, chunk]
     });
 }
 

@@ -60,6 +60,7 @@ fn bytes_are_brought_doubled_and_taken_time_after_time() {
     };
     let orders = [doubled(&first, &second), doubled(&second, &third)];
     let mut copies = GpuCopies::new(&device).unwrap();
+    let mut buffer = Vec::new();
     // Larger each time than staging memory is at first.
     let filler = device.memory(3 << 20).unwrap();
     for time in 1..4_u32 {
@@ -76,10 +77,13 @@ fn bytes_are_brought_doubled_and_taken_time_after_time() {
         let filled = pass.copies().take(&filler, 0, filling.len());
         pass.submit(&[&orders[1]], true).unwrap();
         pass.finish().unwrap();
-        let found = copies.read(&taken.unwrap()).unwrap();
+        let found = copies.read(&taken.unwrap(), &mut buffer).unwrap();
         let expected = (10..WIDTH).flat_map(|at| (4.0 * value(at)).to_ne_bytes());
         assert_eq!(found, expected.collect::<Vec<u8>>(), "{time}");
-        assert!(copies.read(&filled.unwrap()).unwrap() == filling, "{time}");
+        assert!(
+            copies.read(&filled.unwrap(), &mut buffer).unwrap() == filling,
+            "{time}"
+        );
     }
     assert!(
         copies

@@ -20,7 +20,7 @@ fn subject(
         true => 32 * noise.between(1, 12),
         false => noise.between(1, 300),
     };
-    subject_of(noise, case, element, activations, width)
+    subject_of(noise, case, element, activations, width, None)
 }
 
 fn subject_of(
@@ -29,6 +29,7 @@ fn subject_of(
     element: ElementType,
     activations: Activations,
     width: u32,
+    outputs: Option<u32>,
 ) -> Subject {
     let mut builder = Builder::new(ElementType::Bf16, activations);
     let x = builder.input(Role::Attended, width);
@@ -67,7 +68,7 @@ fn subject_of(
     builder.step(step);
     let mut parts = Vec::new();
     for role in [Role::Hidden, Role::Logits] {
-        let outputs = noise.between(1, 200);
+        let outputs = outputs.unwrap_or_else(|| noise.between(1, 200));
         let residual = noise.is().then(|| match role {
             Role::Hidden => builder.input(Role::Hidden, outputs),
             _ => builder.input(Role::Logits, outputs),
@@ -161,15 +162,17 @@ fn floats_and_integers_with_f32_activations() {
 }
 
 /// Products as wide devices divide them: rows of whole groups, up to some slices of them, for a few rows and for tiles.
-fn check_wide(test: &str, element: ElementType, activations: Activations, shapes: &[(usize, u32)]) {
+fn check_wide(test: &str, element: ElementType, activations: Activations, shapes: &[Shape]) {
     let Some(device) = device_of(test, Treatment::Discrete) else {
         return;
     };
-    for (case, (rows, groups)) in (0..).zip(shapes) {
+    for (case, shape) in (0..).zip(shapes) {
         let mut noise = Noise::new(3000 + case);
-        let subject = subject_of(&mut noise, case, element, activations, 32 * *groups);
+        let Shape(rows, groups, outputs) = *shape;
+        let width = 32 * groups;
+        let subject = subject_of(&mut noise, case, element, activations, width, outputs);
         let sequence = Sequence {
-            tokens: *rows,
+            tokens: rows,
             position: 0,
             follows: None,
         };
@@ -178,8 +181,19 @@ fn check_wide(test: &str, element: ElementType, activations: Activations, shapes
     }
 }
 
-/// Rows, and groups of columns.
-const SHAPES: [(usize, u32); 6] = [(2, 33), (70, 3), (1, 1), (33, 2), (7, 130), (9, 64)];
+/// Rows, groups of columns, and outputs where enough are needed for tiles.
+#[derive(Clone, Copy)]
+struct Shape(usize, u32, Option<u32>);
+
+const SHAPES: [Shape; 7] = [
+    Shape(2, 33, None),
+    Shape(70, 3, Some(2800)),
+    Shape(300, 2, Some(3300)),
+    Shape(1, 1, None),
+    Shape(33, 2, None),
+    Shape(7, 130, None),
+    Shape(9, 64, None),
+];
 
 #[test]
 fn wide_bytes() {
@@ -196,6 +210,6 @@ fn wide_bytes() {
 fn wide_nibbles() {
     let test = "wide_nibbles";
     check_wide(test, ElementType::I4, Activations::I8, &SHAPES[..2]);
-    check_wide(test, ElementType::U4, Activations::I8, &SHAPES[..2]);
+    check_wide(test, ElementType::U4, Activations::I8, &SHAPES[..3]);
     check_wide(test, ElementType::U4, Activations::I16, &SHAPES[..2]);
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use heg_artifacts::manifest::{ElementType, Manifest, Port, Role};
 use heg_gpu::{
-    CallState, GatherCall, GpuCall, GpuCopies, GpuDevice, GpuError, GpuOrder, GpuRegion, GpuRows,
-    GpuTask, StateLimits,
+    CallState, GatherCall, GpuCall, GpuDevice, GpuError, GpuOrder, GpuRegion, GpuRows, GpuTask,
+    StateLimits,
 };
 use heg_sched::Launch;
 use heg_spec::Group;
@@ -19,6 +19,7 @@ use super::form::GpuForm;
 use super::pace::Pace;
 use super::pass::Chosen;
 use super::role::{GpuRole, failed};
+use super::taken::UnderWay;
 use crate::error::ExecError;
 
 /// Sizes that calls need, or that a memory has.
@@ -93,7 +94,7 @@ pub(super) struct LaneMemory {
     pub(super) runs: Runs,
     orders: BTreeMap<OrderKey, Arc<GpuOrder>>,
     /// Copies of a pass; none before the first, and behind one that failed.
-    pub(super) copies: Option<GpuCopies>,
+    pub(super) under_way: Option<UnderWay>,
     pub(super) pace: Pace,
 }
 
@@ -132,7 +133,7 @@ impl LaneMemory {
                 .collect::<Result<_, GpuError>>()?,
             runs: Runs::new(room.cache_rows, manifest.layers.len()),
             orders: BTreeMap::new(),
-            copies: None,
+            under_way: None,
             pace: Pace::default(),
             role: Arc::clone(role),
             room,

@@ -11,7 +11,7 @@ use heg_spec::Group;
 use super::form::GpuForm;
 use super::memory::{LaneMemory, Passed, layer_of};
 use super::role::failed;
-use super::taken::UnderWay;
+use super::taken::{UnderWay, receive};
 use crate::backend::Order;
 use crate::batch::Batch;
 use crate::error::ExecError;
@@ -88,22 +88,18 @@ impl LaneMemory {
             let last: Vec<u32> = batch.spans.iter().map(last).collect();
             self.state.set_head_rows(&last).map_err(&failed)?;
         }
-        let copies = match self.copies.take() {
-            Some(copies) => copies,
-            None => GpuCopies::new(self.device()).map_err(&failed)?,
+        let mut under_way = match self.under_way.take() {
+            Some(under_way) => under_way,
+            None => UnderWay::new(self.device()).map_err(&failed)?,
         };
-        let mut under_way = UnderWay {
-            copies,
-            taken: Vec::new(),
-        };
-        under_way.copies.clear();
+        under_way.clear();
         self.bring_rows(launches, batch, &mut under_way.copies)?;
         self.bring_caches(launches, &placed, &mut under_way.copies)?;
         let orders = self.orders(launches)?;
         let ran = self.submit(order, launches, &orders, &placed, &mut under_way)?;
-        self.receive(order, &placed, &under_way)?;
+        receive(order, &placed, &mut under_way)?;
         self.note_caches(launches.get(..ran).unwrap_or(launches), &placed);
-        self.copies = Some(under_way.copies);
+        self.under_way = Some(under_way);
         Ok(ran)
     }
 
@@ -122,7 +118,7 @@ impl LaneMemory {
         };
         let failed = failed(&first.form.name);
         let (together, start) = (self.pace.together(first.rows), Instant::now());
-        let UnderWay { copies, taken } = under_way;
+        let UnderWay { copies, taken, .. } = under_way;
         let mut pass = GpuPass::new(copies, PATIENCE, order.cancel);
         let mut ran = 0;
         loop {

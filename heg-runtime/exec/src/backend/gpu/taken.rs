@@ -1,6 +1,6 @@
 //! The way back of a pass: what its launches wrote and others read, taken to the host's memory.
 
-use heg_gpu::{GpuCopies, GpuRegion, GpuTaken};
+use heg_gpu::{GpuCopies, GpuDevice, GpuError, GpuRegion, GpuTaken};
 use heg_sched::Span;
 use heg_spec::Group;
 
@@ -15,6 +15,24 @@ use crate::mem::Half;
 pub(super) struct UnderWay {
     pub(super) copies: GpuCopies,
     pub(super) taken: Vec<Taken>,
+    /// Bytes on their way to where they go.
+    buffer: Vec<u8>,
+}
+
+impl UnderWay {
+    pub(super) fn new(device: &GpuDevice) -> Result<Self, GpuError> {
+        Ok(Self {
+            copies: GpuCopies::new(device)?,
+            taken: Vec::new(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Forgets the last pass.
+    pub(super) fn clear(&mut self) {
+        self.copies.clear();
+        self.taken.clear();
+    }
 }
 
 /// Bytes that are taken, and where they go.
@@ -92,31 +110,6 @@ impl LaneMemory {
         Ok(())
     }
 
-    /// Puts what was taken where others have it.
-    pub(super) fn receive(
-        &self,
-        order: &Order<'_>,
-        placed: &[Placed<'_>],
-        under_way: &UnderWay,
-    ) -> Result<(), ExecError> {
-        let batch = order.batch;
-        for (own, destination) in &under_way.taken {
-            let bytes = under_way.copies.read(own).map_err(failed("all"))?;
-            match destination {
-                Destination::Rows(rows) => {
-                    host_rows(batch.rows, *rows).write_row(batch.first(), &bytes)?;
-                }
-                Destination::Logits => order.scratch.logits.write_row(0, &bytes)?,
-                Destination::Cache { index, layer, half } => {
-                    if let Some(Placed { cache, span, .. }) = placed.get(*index) {
-                        cache.write_row(*layer, *half, span.position, &bytes)?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Notes that the host has the keys and values that launches wrote.
     pub(super) fn note_caches(&mut self, launches: &[Chosen<'_>], placed: &[Placed<'_>]) {
         let of_group = launches.iter();
@@ -137,6 +130,35 @@ impl LaneMemory {
             run.note_stamp(sequence.cache);
         }
     }
+}
+
+/// Puts what was taken where others have it.
+pub(super) fn receive(
+    order: &Order<'_>,
+    placed: &[Placed<'_>],
+    under_way: &mut UnderWay,
+) -> Result<(), ExecError> {
+    let UnderWay {
+        copies,
+        taken,
+        buffer,
+    } = under_way;
+    let batch = order.batch;
+    for (own, destination) in taken {
+        let bytes = copies.read(own, buffer).map_err(failed("all"))?;
+        match destination {
+            Destination::Rows(rows) => {
+                host_rows(batch.rows, *rows).write_row(batch.first(), bytes)?;
+            }
+            Destination::Logits => order.scratch.logits.write_row(0, bytes)?,
+            Destination::Cache { index, layer, half } => {
+                if let Some(Placed { cache, span, .. }) = placed.get(*index) {
+                    cache.write_row(*layer, *half, span.position, bytes)?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The rows that launches behind one read before they write them: those that its layer goes on with, or the next layer.

@@ -64,6 +64,8 @@ modules! {
     TileDots = "tile.dot",
     /// Rows of f32 times any weights.
     FloatProduct = "float_product",
+    /// Small copies between memories.
+    Copy = "copy",
     /// The properties of the driver's arithmetic.
     Probe = "probe",
     /// The same, with the instruction for dot products.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::device::GpuDevice;
 use crate::error::GpuError;
+use crate::module::Module;
 use crate::order::GpuOrder;
 use crate::region::GpuRegion;
 use crate::vulkan::{Copies, Device, Recording, Towards, submit};
@@ -37,11 +38,13 @@ impl GpuCopies {
     ///
     /// Error of the driver.
     pub fn new(device: &GpuDevice) -> Result<Self, GpuError> {
+        let arithmetic = device.probe().arithmetic;
+        let small = device.pipelines.of(Module::Copy, &[], arithmetic)?;
         let device = device.device();
         Ok(Self {
             device: Arc::clone(device),
-            brought: Copies::new(device, Towards::Device)?,
-            taken: Copies::new(device, Towards::Host)?,
+            brought: Copies::new(device, Towards::Device, Arc::clone(&small))?,
+            taken: Copies::new(device, Towards::Host, small)?,
         })
     }
 

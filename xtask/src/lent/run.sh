@@ -60,7 +60,16 @@ cpu() {
     bench "$1" "$work/host-cpu-$2.ron"
 }
 
-synth() { "$here/hegc" synth --like llama-3.2-1b -o "$work/folder-1b" && compile "$work/folder-1b" llama-1b && rm -r "$work/folder-1b"; }
+# A model of published shapes, in some forms of weights.
+synth() {
+    local like=$1 name=$2 form
+    shift 2
+    "$here/hegc" synth --like "$like" -o "$work/folder" || return
+    for form in "$@"; do
+        "$here/hegc" compile "$work/folder" --npu off --weights "$form" -o "$work/$name-$form.heg" || return
+    done
+    rm -r "$work/folder"
+}
 
 machine() {
     printf '{"step":"machine","cpu":"%s","processors":%s,"date":"%s"}\n' \
@@ -75,9 +84,13 @@ step measure 200 "$here/measure"
 step compile-tiny 60 compile "$here/tiny-agent" tiny-agent
 step bits-tiny 120 bits tiny-agent "$work/short.txt"
 step gpu-tiny 60 bench tiny-agent host-gpu --prefill 900,512 --decode 900
-step synth 200 synth
-step gpu-1b 90 bench llama-1b host-gpu --prefill 4096,512 --decode 512
+step synth-1b 200 synth llama-3.2-1b llama-1b w8a16 w4a16
+step gpu-1b 90 bench llama-1b-w8a16 host-gpu --prefill 4096,512 --decode 512
+step gpu-1b-w4 90 bench llama-1b-w4a16 host-gpu --prefill 4096,512 --decode 512
 for threads in 16 8 4 2 1; do
     step "cpu-tiny-$threads" 30 cpu tiny-agent $threads
-    step "cpu-1b-$threads" 60 cpu llama-1b $threads
+    step "cpu-1b-$threads" 60 cpu llama-1b-w8a16 $threads
 done
+step synth-8b 300 synth llama-3.1-8b llama-8b w8a16
+step gpu-8b 120 bench llama-8b-w8a16 host-gpu --prefill 2048,512 --decode 128
+step cpu-8b-16 120 cpu llama-8b-w8a16 16

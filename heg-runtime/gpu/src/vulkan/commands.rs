@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 impl Args {
     /// As bytes, in the order of the device.
-    fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         let addresses = self.at.iter().flat_map(|it| it.to_ne_bytes());
         let counts = self.n.iter().flat_map(|it| it.to_ne_bytes());
         let factors = self.s.iter().flat_map(|it| it.to_ne_bytes());

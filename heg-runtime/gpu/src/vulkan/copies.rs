@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use ash::vk;
 
-use super::commands::{DONE, NEXT, Side, barrier};
+use super::commands::{Args, DONE, NEXT, Side, barrier};
 use super::device::Device;
 use super::memory::{Kind, Memory};
+use super::pipeline::Pipeline;
 use crate::error::GpuError;
 
 /// Copies in one direction.
 pub(crate) struct Copies {
     device: Arc<Device>,
     towards: Towards,
+    /// The module of small copies, and the memory with those that it does.
+    small: Arc<Pipeline>,
+    list: Option<Arc<Memory>>,
     /// Memory that both reach; none before the first copy.
     staging: Option<Arc<Memory>>,
     used: u64,
@@ -41,8 +45,25 @@ struct Listed {
     bytes: u64,
 }
 
+impl Listed {
+    /// Whether the module does it, which copies words.
+    fn is_small(&self) -> bool {
+        let whole = self.first.is_multiple_of(4) && self.bytes.is_multiple_of(4);
+        whole && self.bytes <= SMALL_BYTES
+    }
+}
+
 /// The least size of staging memory. Chosen: a decode step of a small model fits.
 const STAGING_BYTES: u64 = 1 << 20;
+
+/// Size of a copy that the module does, at most. Chosen: a row of keys of any model, and not a chunk of them.
+const SMALL_BYTES: u64 = 16 << 10;
+
+/// Workgroups that every device takes side by side.
+const GROUPS_MAX: u32 = 65535;
+
+/// Words of a small copy in the list, as in `shaders/copy.comp`.
+const LIST_WORDS: usize = 8;
 
 /// Distance of copies in staging memory, so that none begins within another's cache line.
 const ALIGNMENT: u64 = 64;
@@ -51,7 +72,12 @@ const ALIGNMENT: u64 = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Copies {
-    pub(crate) fn new(device: &Arc<Device>, towards: Towards) -> Result<Self, GpuError> {
+    /// Nothing to copy. `small` is the pipeline of small copies.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        towards: Towards,
+        small: Arc<Pipeline>,
+    ) -> Result<Self, GpuError> {
         let commands = device.with_queue(|queue| {
             let info = vk::CommandBufferAllocateInfo::default()
                 .command_pool(queue.pool)
@@ -64,6 +90,8 @@ impl Copies {
             commands: commands.map_err(|code| device.failed("copies", code))?,
             device: Arc::clone(device),
             towards,
+            small,
+            list: None,
             staging: None,
             used: 0,
             listed: Vec::new(),
@@ -155,20 +183,50 @@ impl Copies {
             Some(staging) if staging.bytes() >= self.used => staging,
             _ => self.new_staging(self.used)?,
         };
+        let small = self.write_list(&staging)?;
         let others = self.listed.iter().map(|it| Arc::clone(&it.memory));
-        self.recorded = others.chain([Arc::clone(&staging)]).collect();
+        let own = [Arc::clone(&staging)].into_iter().chain(self.list.clone());
+        self.recorded = others.chain(own).collect();
         // SAFETY: the pool is locked, and the commands are not pending; ranges were checked when they were listed, and
-        // staging memory has all that was used of it; `recorded` keeps the memories.
-        let written = self.device.with_queue(|_| unsafe { self.write(&staging) });
+        // staging memory has all that was used of it; the list is that of `small` copies; `recorded` keeps the memories.
+        let written = self
+            .device
+            .with_queue(|_| unsafe { self.write(&staging, small) });
         written.map_err(|code| self.device.failed("recording of copies", code))?;
         self.staging = Some(staging);
         Ok(Some(self.commands))
     }
 
+    /// Writes the list of small copies, and returns their number.
+    fn write_list(&mut self, staging: &Memory) -> Result<u32, GpuError> {
+        let mut words: Vec<u32> = Vec::new();
+        for it in self.listed.iter().filter(|it| it.is_small()) {
+            let memory = it.memory.address() + it.first;
+            let staged = staging.address() + it.staged;
+            let (from, to) = match self.towards {
+                Towards::Device => (staged, memory),
+                Towards::Host => (memory, staged),
+            };
+            let halves = |address: u64| [address as u32, (address >> 32) as u32];
+            words.extend([halves(from), halves(to)].concat());
+            words.extend([(it.bytes / 4) as u32, 0, 0, 0]);
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let needed = bytes.len() as u64;
+        let list = match self.list.take() {
+            Some(list) if list.bytes() >= needed => list,
+            _ => Memory::new(&self.device, needed.next_power_of_two(), Kind::Written)?,
+        };
+        list.write(0, &bytes)?;
+        self.list = Some(list);
+        Ok((words.len() / LIST_WORDS) as u32)
+    }
+
     /// # Safety
     ///
-    /// The pool of the commands is locked, and they are not pending.
-    unsafe fn write(&self, staging: &Memory) -> Result<(), vk::Result> {
+    /// The pool of the commands is locked, and they are not pending; the list has `small` copies between memories that
+    /// are kept.
+    unsafe fn write(&self, staging: &Memory, small: u32) -> Result<(), vk::Result> {
         let calls = &self.device.handle;
         let once = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
@@ -180,7 +238,17 @@ impl Copies {
                 Towards::Host => (DONE, (TRANSFERRED, READ_BY_HOST)),
             };
             barrier(&self.device, self.commands, before, TRANSFERRED);
-            for it in &self.listed {
+            if let Some(list) = self.list.as_ref().filter(|_| small > 0) {
+                let point = vk::PipelineBindPoint::COMPUTE;
+                calls.cmd_bind_pipeline(self.commands, point, self.small.handle);
+                let mut args = Args::default();
+                args.at[0] = list.address();
+                args.n[0] = small;
+                let (layout, stage) = (self.device.layout, vk::ShaderStageFlags::COMPUTE);
+                calls.cmd_push_constants(self.commands, layout, stage, 0, &args.bytes());
+                calls.cmd_dispatch(self.commands, small.min(GROUPS_MAX), 1, 1);
+            }
+            for it in self.listed.iter().filter(|it| !it.is_small()) {
                 let region = |from, to| {
                     [vk::BufferCopy {
                         src_offset: from,
@@ -235,11 +303,15 @@ const HOST: Side = Side {
     ),
 };
 
-/// Copies.
+/// Copies, those of the module too.
 const TRANSFERRED: Side = Side {
-    stages: vk::PipelineStageFlags::TRANSFER,
+    stages: vk::PipelineStageFlags::from_raw(
+        vk::PipelineStageFlags::TRANSFER.as_raw() | NEXT.stages.as_raw(),
+    ),
     access: vk::AccessFlags::from_raw(
-        vk::AccessFlags::TRANSFER_READ.as_raw() | vk::AccessFlags::TRANSFER_WRITE.as_raw(),
+        vk::AccessFlags::TRANSFER_READ.as_raw()
+            | vk::AccessFlags::TRANSFER_WRITE.as_raw()
+            | NEXT.access.as_raw(),
     ),
 };
 

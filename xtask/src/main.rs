@@ -7,6 +7,7 @@ mod demo;
 mod deny;
 mod fuzz;
 mod lab;
+mod lent;
 mod profile;
 mod shaders;
 mod test;
@@ -52,6 +53,8 @@ enum Command {
     Deny(deny::Args),
     /// Run the fuzz targets of tests/fuzz for a bounded time
     Fuzz(fuzz::Args),
+    /// Measure HEG on a machine that cannot build it: pack a folder for it, read what came back
+    Lent(lent::Args),
     /// Compile the GPU's shaders, or check that the committed modules are what they compile to
     Shaders(shaders::Args),
     /// Report what breaks the house rules, all findings at once
@@ -88,6 +91,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Ci(args) => ci::run(args),
         Command::Deny(args) => deny::run(args),
         Command::Fuzz(args) => fuzz::run(args),
+        Command::Lent(args) => lent::run(args),
         Command::Shaders(args) => shaders::run(args).map(|_| ()),
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),

@@ -4,10 +4,13 @@
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
 #include "include/arithmetic.glsl"
+#define THREADS 128
 #include "include/rows.glsl"
 
 const uint PART = WIDTH / GROUPS;
-shared float lanes[64];
+const uint CHUNK = 1024; // columns that are loaded at a time, of a row that is normed as one
+shared float loaded[GROUPS == 1 ? CHUNK : 1];
+shared float lanes[THREADS];
 shared float factors[GROUPS];
 
 float value(uint row, uint i) {
@@ -17,19 +20,42 @@ float value(uint row, uint i) {
     return y;
 }
 
-void main() {
-    uint row = gl_WorkGroupID.x, me = gl_LocalInvocationIndex, lane = me % 16;
-    // Four parts at a time, sixteen lanes each.
-    for (uint first = 0; first < GROUPS; first += 4) {
-        uint part = first + me / 16;
-        precise float sum = 0.0;
-        if (part < GROUPS) {
-            for (uint i = lane; i < PART; i += 16) {
-                float x = f32(args.a, row * args.n[1] + part * PART + i);
-                sum = fused(x, x, sum);
+// The sum of the squares of every sixteenth element of a part.
+float squares(uint row, uint part, uint lane) {
+    precise float sum = 0.0;
+    if (GROUPS == 1) {
+        for (uint chunk = 0; chunk < WIDTH; chunk += CHUNK) {
+            uint end = min(WIDTH - chunk, CHUNK);
+            barrier();
+            for (uint i = gl_LocalInvocationIndex; i < end; i += THREADS) {
+                loaded[i] = f32(args.a, row * args.n[1] + chunk + i);
+            }
+            barrier();
+            if (part == 0 && end == CHUNK) {
+                for (uint i = lane; i < CHUNK; i += 128) {
+                    float x[8];
+                    [[unroll]] for (uint k = 0; k < 8; k++) x[k] = loaded[i + 16 * k];
+                    [[unroll]] for (uint k = 0; k < 8; k++) sum = fused(x[k], x[k], sum);
+                }
+            } else if (part == 0) {
+                for (uint i = lane; i < end; i += 16) sum = fused(loaded[i], loaded[i], sum);
             }
         }
-        lanes[me] = sum;
+    } else if (part < GROUPS) {
+        for (uint i = lane; i < PART; i += 16) {
+            float x = f32(args.a, row * args.n[1] + part * PART + i);
+            sum = fused(x, x, sum);
+        }
+    }
+    return sum;
+}
+
+void main() {
+    uint row = gl_WorkGroupID.x, me = gl_LocalInvocationIndex, lane = me % 16;
+    // Some parts at a time, sixteen lanes each.
+    for (uint first = 0; first < GROUPS; first += THREADS / 16) {
+        uint part = first + me / 16;
+        lanes[me] = squares(row, part, lane);
         for (uint half_ = 8; half_ > 0; half_ /= 2) {
             barrier();
             precise float both;

@@ -25,5 +25,5 @@ float value(uint row, uint i) {
 }
 
 void main() {
-    write_row(gl_WorkGroupID.x, args.n[0], args.c, args.n[3], args.d);
+    write_shared_row(args.n[0], args.c, args.n[3], args.d);
 }

@@ -16,16 +16,35 @@ pub struct GpuOptions {
     pub name: Option<String>,
     /// Whether Vulkan's validation layer watches, if it is installed.
     pub validation: bool,
+    /// Whether it is taken for what it is.
+    pub treatment: Treatment,
+}
+
+/// The kind of device that one is taken for; bits do not depend on it, so that each way can be tested on any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Treatment {
+    /// Its own.
+    #[default]
+    Own,
+    /// A processor: some invocations, which read memory one by one.
+    Processor,
+    /// A GPU with memory apart from the host's: thousands of invocations, which read memory side by side.
+    Discrete,
 }
 
 impl GpuOptions {
-    /// Those that `HEG_VK_DRIVER` asks for.
+    /// Those that `HEG_VK_DRIVER` asks for, and `HEG_VK_AS`, which may be `processor` or `discrete`.
     pub fn from_environment() -> Self {
         Self {
             name: std::env::var("HEG_VK_DRIVER")
                 .ok()
                 .filter(|name| !name.is_empty()),
-            validation: false,
+            treatment: match std::env::var("HEG_VK_AS").as_deref() {
+                Ok("processor") => Treatment::Processor,
+                Ok("discrete") => Treatment::Discrete,
+                _ => Treatment::Own,
+            },
+            ..Self::default()
         }
     }
 }
@@ -61,6 +80,7 @@ pub struct GpuDevice {
     pub(crate) pipelines: Pipelines,
     probe: Probe,
     sharing: Sharing,
+    is_wide: bool,
 }
 
 impl GpuDevice {
@@ -82,14 +102,28 @@ impl GpuDevice {
     pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
         let instance = Instance::load(options.validation)?;
         let candidate = choose(instance.candidates()?, options.name.as_deref())?;
-        let device = Device::open(&instance, &candidate)?;
+        let maps_own_memory = options.treatment != Treatment::Discrete;
+        let device = Device::open(&instance, &candidate, maps_own_memory)?;
         let pipelines = Pipelines::new(&device);
         let probe = probe(&pipelines)?;
-        let sharing = sharing::try_import(&pipelines, probe.arithmetic);
+        let is_discrete = match options.treatment {
+            Treatment::Own => candidate.kind == "discrete",
+            treatment => treatment == Treatment::Discrete,
+        };
+        // Pages of the host are behind a bus that is tens of times slower than memory of its own.
+        let sharing = match is_discrete {
+            true => Sharing::Copied,
+            false => sharing::try_import(&pipelines, probe.arithmetic),
+        };
         Ok(Self {
             pipelines,
             probe,
             sharing,
+            is_wide: match options.treatment {
+                Treatment::Own => candidate.kind != "software",
+                Treatment::Processor => false,
+                Treatment::Discrete => true,
+            },
         })
     }
 
@@ -111,6 +145,16 @@ impl GpuDevice {
     /// Returns the way in which weights reach it.
     pub fn sharing(&self) -> Sharing {
         self.sharing
+    }
+
+    /// Whether products are divided among thousands of invocations.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.is_wide
+    }
+
+    /// Memory that the invocations of a workgroup share at most, in bytes.
+    pub(crate) fn shared_bytes(&self) -> u32 {
+        self.device().candidate.shared_bytes
     }
 
     /// Whether Vulkan's validation layer watches.
@@ -144,6 +188,11 @@ impl GpuDevice {
     /// As [`memory`](Self::memory).
     pub fn host_memory(&self, bytes: u64) -> Result<GpuRegion, GpuError> {
         Memory::new(self.device(), bytes, Kind::Host).map(GpuRegion::whole)
+    }
+
+    /// Memory that the host writes without a copy, and the device reads fastest.
+    pub(crate) fn written_memory(&self, bytes: u64) -> Result<GpuRegion, GpuError> {
+        Memory::new(self.device(), bytes, Kind::Written).map(GpuRegion::whole)
     }
 
     /// Pages as memory of the device.

@@ -8,7 +8,7 @@
 //! 2. [`GpuProgram::new`] makes a kernel's program ready, once for all places that use it.
 //! 3. [`GpuOrder::record`] writes the calls of some programs down as commands, for a number of rows. What changes from
 //!    one token to the next is in a [`CallState`].
-//! 4. [`GpuOrder::run`] carries them out, launch by launch, and stops between two of them when it is told to.
+//! 4. [`GpuPass`] submits orders in groups, with the [`GpuCopies`] that they need; [`GpuOrder::run`] carries one out.
 //!
 //! Modules are committed with their sources (`shaders`, `spirv`); [`spirv::check`] says what a sound one is.
 
@@ -19,6 +19,7 @@ mod lookup;
 mod model;
 mod module;
 mod order;
+mod pass;
 mod pipelines;
 mod probe;
 mod program;
@@ -30,11 +31,12 @@ mod vulkan;
 mod weights;
 
 pub use arithmetic::{Arithmetic, Means};
-pub use device::{GpuDevice, GpuInfo, GpuOptions, Sharing};
+pub use device::{GpuDevice, GpuInfo, GpuOptions, Sharing, Treatment};
 pub use error::GpuError;
 pub use lookup::{EmbeddingCall, GatherCall};
 pub use model::{GpuModel, GpuModelOptions};
 pub use order::{GpuOrder, GpuTask};
+pub use pass::{GpuCopies, GpuPass, GpuTaken};
 pub use probe::{Fidelity, Probe};
 pub use program::{GpuCall, GpuProgram, GpuRows, GpuWeight};
 pub use region::GpuRegion;

@@ -5,7 +5,7 @@ use heg_artifacts::manifest::ElementType;
 use crate::device::GpuDevice;
 use crate::error::GpuError;
 use crate::module::{Module, constant};
-use crate::program::{GpuRows, GpuWeight, element_number};
+use crate::program::{GpuRows, GpuWeight, element_number, row_pieces};
 use crate::region::GpuRegion;
 use crate::state::CallState;
 use crate::vulkan::{Args, Dispatch};
@@ -82,11 +82,13 @@ impl EmbeddingCall<'_> {
         args.n[1] = has(&self.table.scales, 1) | has(&self.table.centres, 2);
         args.n[3] = self.out.stride;
         args.s[0] = self.factor;
-        let constants = [
-            (constant::WIDTH, self.width),
-            (constant::ELEMENT, element_number(self.element)),
-        ];
-        dispatch(device, Module::Embedding, &constants, args)
+        dispatch(
+            device,
+            Module::Embedding,
+            self.width,
+            Some(self.element),
+            args,
+        )
     }
 
     pub(crate) fn regions(&self) -> impl Iterator<Item = &GpuRegion> {
@@ -109,12 +111,7 @@ impl GatherCall<'_> {
         args.n[0] = self.rows;
         args.n[1] = self.from.stride;
         args.n[3] = self.out.stride;
-        dispatch(
-            device,
-            Module::Gather,
-            &[(constant::WIDTH, self.width)],
-            args,
-        )
+        dispatch(device, Module::Gather, self.width, None, args)
     }
 
     pub(crate) fn regions(&self) -> impl Iterator<Item = &GpuRegion> {
@@ -125,14 +122,19 @@ impl GatherCall<'_> {
 fn dispatch(
     device: &GpuDevice,
     module: Module,
-    constants: &[(u32, u32)],
+    width: u32,
+    element: Option<ElementType>,
     args: Args,
 ) -> Result<Dispatch, GpuError> {
+    let element = element.map(|element| (constant::ELEMENT, element_number(element)));
+    let constants: Vec<_> = std::iter::once((constant::WIDTH, width))
+        .chain(element)
+        .collect();
     Ok(Dispatch {
         pipeline: device
             .pipelines
-            .of(module, constants, device.probe().arithmetic)?,
-        groups: [args.n[0], 1],
+            .of(module, &constants, device.probe().arithmetic)?,
+        groups: [args.n[0], row_pieces(device, width)],
         args,
         waits: true,
     })

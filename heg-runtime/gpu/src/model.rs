@@ -112,7 +112,7 @@ impl GpuModel {
             self.orders.insert(key, order);
         }
         if let Some(order) = self.orders.get(&key) {
-            order.run(0, PATIENCE, |_| true)?;
+            order.run(PATIENCE)?;
         }
         let vocab = self.bundle.manifest().model.vocab as usize;
         let mut bytes = vec![0; 4 * vocab * head_rows.len()];

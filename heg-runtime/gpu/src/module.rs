@@ -50,16 +50,22 @@ modules! {
     Gather = "gather",
     /// Attention over the KV cache.
     Attention = "attention",
-    /// Operands times integers.
+    /// Operands times integers, an output for each invocation.
     Product = "product",
     /// The same, with the instruction for dot products.
     ProductDots = "product.dot",
-    /// One operand times integers.
-    OneRow = "one_row",
+    /// A few operands times integers, whose rows are read side by side.
+    FewRows = "few_rows",
     /// The same, with the instruction for dot products.
-    OneRowDots = "one_row.dot",
+    FewRowsDots = "few_rows.dot",
+    /// Many operands times integers, tile by tile.
+    Tile = "tile",
+    /// The same, with the instruction for dot products.
+    TileDots = "tile.dot",
     /// Rows of f32 times any weights.
     FloatProduct = "float_product",
+    /// Small copies between memories.
+    Copy = "copy",
     /// The properties of the driver's arithmetic.
     Probe = "probe",
     /// The same, with the instruction for dot products.
@@ -82,7 +88,10 @@ impl Module {
     /// Whether it has the instruction for dot products, which not every driver takes.
     #[cfg(test)]
     pub(crate) const fn has_dots(self) -> bool {
-        matches!(self, Self::ProductDots | Self::OneRowDots | Self::ProbeDots)
+        matches!(
+            self,
+            Self::ProductDots | Self::FewRowsDots | Self::TileDots | Self::ProbeDots
+        )
     }
 
     /// Its words for a shape and a driver.
@@ -117,4 +126,7 @@ pub(crate) mod constant {
     pub(crate) const NIBBLES: u32 = 11;
     pub(crate) const COLUMNS: u32 = 12;
     pub(crate) const ROTATED: u32 = 13;
+    pub(crate) const SLICE: u32 = 14;
+    pub(crate) const QUADS: u32 = 15;
+    pub(crate) const INVOCATIONS: u32 = 16;
 }

@@ -1,8 +1,6 @@
-//! Orders: calls of programs as recorded commands, carried out launch by launch.
+//! Orders: calls of programs as recorded commands, which a pass submits.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::device::GpuDevice;
@@ -10,9 +8,9 @@ use crate::error::GpuError;
 use crate::lookup::{EmbeddingCall, GatherCall};
 use crate::program::{GpuCall, GpuProgram};
 use crate::region::GpuRegion;
-use crate::vulkan::{Device, Dispatch, Memory, Recording};
+use crate::vulkan::{Device, Dispatch, Memory, Recording, submit};
 
-/// Commands of some launches, each a submission of its own, to be carried out again and again.
+/// Commands of some launches, to be carried out again and again.
 pub struct GpuOrder {
     device: Arc<Device>,
     launches: Vec<Recording>,
@@ -28,10 +26,6 @@ pub enum GpuTask<'a> {
     /// The choice of the rows that the head takes.
     Gather(GatherCall<'a>),
 }
-
-/// Launches that are submitted before the first of them is done. Chosen: the device goes on while the host asks whether
-/// to, and a lane gives way behind two of them.
-const AHEAD: usize = 2;
 
 impl GpuOrder {
     /// Writes launches down. Pipelines that the device lacks are made.
@@ -76,73 +70,24 @@ impl GpuOrder {
         self.launches.is_empty()
     }
 
-    /// Carries launches out from `first` on, until all are done or `goes_on` says no: it is asked before each, with its
-    /// number. Returns the number of the launch to go on with. All that was begun is done by then.
+    /// Carries all launches out, in one submission.
     ///
     /// # Errors
     ///
     /// [`GpuError::Lost`] and [`GpuError::Late`], after which nothing of the device can be used; what else its driver says.
-    pub fn run(
-        &self,
-        first: usize,
-        patience: Duration,
-        mut goes_on: impl FnMut(usize) -> bool,
-    ) -> Result<usize, GpuError> {
-        let wait = |value| self.device.wait(value, patience);
-        let launches = self.launches.iter().skip(first);
-        let ran = carry_out(launches, wait, |next| goes_on(first + next))?;
-        Ok(first + ran)
+    pub fn run(&self, patience: Duration) -> Result<(), GpuError> {
+        let all: Vec<&Recording> = self.launches.iter().collect();
+        let value = submit(&self.device, &all, None, None)?;
+        self.device.wait(value, patience)
     }
 
-    /// Carries orders of one device out, one after the other, as [`run`](Self::run) does the launches of one, and returns
-    /// the number of launches that ran. `cancel` ends the wait for the device, which is lost then.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
-    pub fn run_all(
-        orders: &[&Self],
-        patience: Duration,
-        cancel: Option<&AtomicBool>,
-        goes_on: impl FnMut(usize) -> bool,
-    ) -> Result<usize, GpuError> {
-        let Some(first) = orders.first() else {
-            return Ok(0);
-        };
-        let wait = |value| match cancel {
-            Some(cancel) => first.device.wait_unless(value, patience, cancel),
-            None => first.device.wait(value, patience),
-        };
-        let here = orders.iter();
-        let here = here.take_while(|order| Arc::ptr_eq(&order.device, &first.device));
-        carry_out(here.flat_map(|order| &order.launches), wait, goes_on)
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
     }
-}
 
-/// Submits recordings of one device, never more than [`AHEAD`] before the first of them is done, and waits for all.
-fn carry_out<'a>(
-    launches: impl Iterator<Item = &'a Recording>,
-    wait: impl Fn(u64) -> Result<(), GpuError>,
-    mut goes_on: impl FnMut(usize) -> bool,
-) -> Result<usize, GpuError> {
-    let mut pending = VecDeque::with_capacity(AHEAD);
-    let mut ran = 0;
-    for launch in launches {
-        if pending.len() == AHEAD
-            && let Some(value) = pending.pop_front()
-        {
-            wait(value)?;
-        }
-        if !goes_on(ran) {
-            break;
-        }
-        pending.push_back(launch.submit()?);
-        ran += 1;
+    pub(crate) fn recordings(&self) -> impl Iterator<Item = &Recording> {
+        self.launches.iter()
     }
-    if let Some(value) = pending.back() {
-        wait(*value)?;
-    }
-    Ok(ran)
 }
 
 impl GpuCall<'_> {

@@ -71,7 +71,7 @@ impl GpuRegion {
     }
 
     /// Where the part lies in the memory.
-    fn part_of_any_start(&self, first: u64, bytes: usize) -> Result<u64, GpuError> {
+    pub(crate) fn part_of_any_start(&self, first: u64, bytes: usize) -> Result<u64, GpuError> {
         let end = first.saturating_add(bytes as u64);
         match end <= self.bytes {
             true => Ok(self.first + first),

@@ -60,7 +60,7 @@ impl CallState {
     pub fn new(device: &GpuDevice, limits: StateLimits) -> Result<Self, GpuError> {
         let rows = limits.rows as usize;
         let words = rows * (ROW_WORDS + WAY_TOKENS_MAX + 1);
-        let region = device.host_memory(4 * words as u64)?;
+        let region = device.written_memory(4 * words as u64)?;
         region.write(0, &vec![0; 4 * words])?;
         let state = Self { region, limits };
         state.set(&vec![RowState::default(); rows])?;

@@ -46,7 +46,7 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 
 /// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
 /// process, and is its own.
-const VARIABLES: [(&str, &[&str]); 18] = [
+const VARIABLES: [(&str, &[&str]); 19] = [
     ("HEG_BLESS", &["artifacts/tests/it/fixture.rs"]),
     ("HEG_BUNDLES", &["heg-compiler/cli/src/output.rs"]),
     (
@@ -119,6 +119,7 @@ const VARIABLES: [(&str, &[&str]); 18] = [
         &["heg-runtime/sim/tests/scheduler/action_logs.rs"],
     ),
     ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),
+    ("HEG_VK_AS", &["heg-runtime/gpu/src/device.rs"]),
     ("HEG_VK_DRIVER", &["heg-runtime/gpu/src/device.rs"]),
     ("HEG_WORLDS", &["heg-runtime/sim/tests/scheduler/worlds.rs"]),
 ];

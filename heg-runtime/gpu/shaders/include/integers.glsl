@@ -33,6 +33,33 @@ void load_weights(uint output_, uint g, out uint w[8]) {
     }
 }
 
+// The low halves of bytes, and the high ones, as bytes.
+uvec4 low_nibbles(uvec4 both) {
+    uvec4 low = both & 0x0f0f0f0fu;
+    return ELEMENT == I4 ? low | (low & 0x08080808u) * 30u : low;
+}
+uvec4 high_nibbles(uvec4 both) { return low_nibbles(both >> 4); }
+
+// The scale of a group of a matrix row of halves of bytes, and its centre.
+float scale_of_group(uint output_, uint g) { return from_f16(half_word(args.b, (output_ * WIDTH + g * 32) / COLUMNS)); }
+float centre_of_group(uint output_, uint g) { return from_f16(half_word(args.c, (output_ * WIDTH + g * 32) / COLUMNS)); }
+
+// A sum, and sixteen products of bytes.
+int dot16(uvec4 a, uvec4 b, int sum) {
+    sum += dot4(a.x, b.x);
+    sum += dot4(a.y, b.y);
+    sum += dot4(a.z, b.z);
+    return sum + dot4(a.w, b.w);
+}
+
+// A group's total as a float. Of one digit it is below 2^22, where a sum with 1.5 · 2^23 has it in the last bits: exact,
+// and faster than a conversion.
+float of_total(int total) {
+    if (DIGITS > 1) return float(total);
+    precise float x = uintBitsToFloat(0x4b400000u + uint(total)) - 12582912.0;
+    return x;
+}
+
 uint scales_of(uint rows) { return rows * G * 8 * DIGITS; }
 
 // The exact total of a group.
@@ -51,11 +78,17 @@ float add_group(int total, uint output_, uint row, uint rows, uint g, float sum)
     uint at = scales_of(rows) + row * G + g;
     precise float scale = f32(args.d, at);
     if (ELEMENT == I8) return fused(float(total), scale, sum);
-    uint group = (output_ * WIDTH + g * 32) / COLUMNS;
-    scale = from_f16(half_word(args.b, group)) * scale;
+    scale = scale_of_group(output_, g) * scale;
     precise float y = fused(float(total), scale, sum);
-    if (ELEMENT == U4) y = fused(from_f16(half_word(args.c, group)), f32(args.d, at + rows * G), y);
+    if (ELEMENT == U4) y = fused(centre_of_group(output_, g), f32(args.d, at + rows * G), y);
     return y;
+}
+
+// The sum of a row: of its groups, in ascending order.
+float sum_of_row(uint row, uint rows) {
+    precise float sum = 0.0;
+    for (uint g = 0; g < G; g++) sum = sum + f32(args.d, scales_of(rows) + (rows + row) * G + g);
+    return sum;
 }
 
 float scaled(float sum, uint output_, uint row, uint rows) {
@@ -63,7 +96,7 @@ float scaled(float sum, uint output_, uint row, uint rows) {
     if (ELEMENT == I8) {
         y = y * f32(args.b, output_);
         if ((args.n[4] & CENTRES) != 0) {
-            y = fused(f32(args.c, output_), f32(args.d, rows * G * (8 * DIGITS + 2) + row), y);
+            y = fused(f32(args.c, output_), sum_of_row(row, rows), y);
         }
     }
     return y;

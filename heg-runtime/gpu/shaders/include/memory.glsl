@@ -6,7 +6,7 @@
 // Shapes and forms, overwritten by `specialise`. A shader reads those that it needs.
 layout(constant_id = 3) const uint WIDTH = 64;    // elements of a row, columns of a matrix
 layout(constant_id = 4) const uint HEAD = 64;     // elements of a head
-layout(constant_id = 5) const uint ROWS = 1;      // rows that one invocation multiplies
+layout(constant_id = 5) const uint ROWS = 1;      // rows that are multiplied at a time: see the shaders of products
 layout(constant_id = 6) const uint FORM = 0;      // form of the rows that are written: see rows.glsl
 layout(constant_id = 7) const uint GROUPS = 1;    // parts of a row that are normed apart
 layout(constant_id = 8) const uint ELEMENT = 0;   // element type of weights, keys and values: see below
@@ -15,10 +15,13 @@ layout(constant_id = 10) const uint DIGITS = 1;   // digits of an operand's inte
 layout(constant_id = 11) const uint NIBBLES = 0;  // 1: the operand meets weights of half a byte
 layout(constant_id = 12) const uint COLUMNS = 32; // columns that share a scale, of weights of half a byte
 layout(constant_id = 13) const uint ROTATED = 64; // dimensions of a head that are rotated
+layout(constant_id = 14) const uint SLICE = 64;   // groups of columns at a time: see few_rows.comp
+layout(constant_id = 15) const uint QUADS = 0;    // 1: heads of keys and values are whole quads of words
 
 const uint F32 = 0, BF16 = 1, F16 = 2, I8 = 3, I4 = 4, U4 = 5;
 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint w[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer Quads { uvec4 v[]; };
 
 layout(push_constant, std430) uniform Args {
     Words a, b, c, d, e, f, g, h;

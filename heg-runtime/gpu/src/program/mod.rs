@@ -5,6 +5,7 @@ mod check;
 mod form;
 mod product;
 mod steps;
+mod tiling;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Port, Role};
 use heg_artifacts::program::{BufferId, BufferPlace, Program, Step};
@@ -12,7 +13,7 @@ use heg_spec::Activations;
 
 pub use call::{GpuCall, GpuRows, GpuWeight};
 use form::{Form, Operand, form_of};
-pub(crate) use steps::element_number;
+pub(crate) use steps::{element_number, row_pieces};
 
 use crate::device::GpuDevice;
 use crate::error::GpuError;
@@ -83,16 +84,21 @@ impl GpuProgram {
             call,
         };
         let mut all = Vec::new();
-        for step in &self.program.steps {
-            let of_step = writer.step(step)?;
+        // Buffers that were written since the device last waited, within one phase: later phases write where it read.
+        let (mut phase, mut written) = (None, Vec::new());
+        let steps = self.program.steps.iter();
+        for (step, of_step) in steps.zip(self.program.phase_of_steps()) {
+            let reads = step.reads();
+            let waits = phase != Some(of_step) || reads.iter().any(|id| written.contains(id));
+            if waits {
+                written.clear();
+            }
+            phase = Some(of_step);
+            written.extend(step.writes());
             // Parts of one product read what was written before, and write apart from each other.
-            let starts = std::iter::once(true).chain(std::iter::repeat(false));
-            all.extend(
-                of_step
-                    .into_iter()
-                    .zip(starts)
-                    .map(|(dispatch, waits)| Dispatch { waits, ..dispatch }),
-            );
+            let starts = std::iter::once(waits).chain(std::iter::repeat(false));
+            let dispatches = writer.step(step)?.into_iter().zip(starts);
+            all.extend(dispatches.map(|(dispatch, waits)| Dispatch { waits, ..dispatch }));
         }
         Ok(all)
     }

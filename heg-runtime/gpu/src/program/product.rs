@@ -3,13 +3,11 @@
 use heg_artifacts::program::{BufferId, Part};
 
 use super::steps::{Writer, element_number};
+use super::tiling::{Shape, Tiling};
 use super::{Form, Operand};
 use crate::error::GpuError;
 use crate::module::{Module, constant};
 use crate::vulkan::{Args, Dispatch};
-
-/// Rows that an invocation multiplies a weight with, at most. Chosen: their sums stay in registers.
-const ROWS_MAX: u32 = 4;
 
 /// The operation after the sums, as `shaders/include/product.glsl` has it.
 mod flag {
@@ -78,7 +76,9 @@ impl Writer<'_> {
             constants.push((constant::COLUMNS, columns.count()));
         }
         match self.program.form(x) {
-            Form::Operand(operand) => self.integers(operand, constants, args),
+            Form::Operand(operand) => {
+                self.integers(operand, self.program.width(x), constants, args)
+            }
             Form::Plain => {
                 let groups = [outputs.div_ceil(4), rows];
                 self.dispatch(Module::FloatProduct, &constants, args, groups)
@@ -86,32 +86,24 @@ impl Writer<'_> {
         }
     }
 
-    /// The product of an operand. One row is read side by side by wide devices; a processor reads rows one by one.
+    /// The product of an operand.
     fn integers(
         &self,
         operand: Operand,
+        columns: u32,
         mut constants: Vec<(u32, u32)>,
         args: Args,
     ) -> Result<Dispatch, GpuError> {
-        let [rows, outputs] = [args.n[0], args.n[1]];
-        constants.push((constant::DIGITS, operand.digits));
-        let dots = self.device.probe().arithmetic.dots;
-        if rows == 1 && self.device.info().kind != "software" {
-            let module = if dots {
-                Module::OneRowDots
-            } else {
-                Module::OneRow
-            };
-            return self.dispatch(module, &constants, args, [outputs.div_ceil(32), 1]);
-        }
-        let each = rows.min(ROWS_MAX);
-        constants.push((constant::ROWS, each));
-        let module = if dots {
-            Module::ProductDots
-        } else {
-            Module::Product
+        let shape = Shape {
+            rows: args.n[0],
+            outputs: args.n[1],
+            columns,
+            at: [args.at[0], args.at[3]],
         };
-        let groups = [outputs.div_ceil(64), rows.div_ceil(each)];
-        self.dispatch(module, &constants, args, groups)
+        let tiling = Tiling::new(self.device, shape);
+        constants.push((constant::DIGITS, operand.digits));
+        constants.extend(tiling.constants());
+        let module = tiling.module(self.device.probe().arithmetic.dots);
+        self.dispatch(module, &constants, args, tiling.groups(shape))
     }
 }

@@ -87,6 +87,24 @@ pub(crate) const fn element_number(element: ElementType) -> u32 {
     }
 }
 
+/// Workgroups for a row of a step on single elements: one for each piece of `shaders/include/rows.glsl` on a wide device.
+pub(crate) fn row_pieces(device: &GpuDevice, width: u32) -> u32 {
+    match device.is_wide() {
+        true => width.div_ceil(256).max(1),
+        false => 1,
+    }
+}
+
+/// Invocations for a head, and rows that they share: a processor computes the scores of tokens that nobody asks for, too,
+/// and few rows are those of many sequences, which share nothing.
+fn attention_shape(device: &GpuDevice, rows: u32, head_dim: u32) -> [u32; 2] {
+    match device.is_wide() {
+        true if rows >= 32 && head_dim <= 256 => [256, 4],
+        true => [256, 1],
+        false => [64, 1],
+    }
+}
+
 /// The operation of a gate with an activation.
 fn gated(activation: Activation) -> u32 {
     match activation {
@@ -206,7 +224,7 @@ impl Writer<'_> {
         args
     }
 
-    /// A step on single rows: a workgroup for each.
+    /// A step on single rows: a workgroup for each, or more where the step is on single elements.
     fn rows(
         &self,
         module: Module,
@@ -223,7 +241,11 @@ impl Writer<'_> {
             constants.push((constant::NIBBLES, u32::from(operand.nibbles)));
         }
         constants.extend_from_slice(shape);
-        self.dispatch(module, &constants, args, [self.call.rows, 1])
+        let pieces = match module {
+            Module::RmsNorm | Module::LayerNorm => 1,
+            _ => row_pieces(self.device, self.program.width(x)),
+        };
+        self.dispatch(module, &constants, args, [self.call.rows, pieces])
     }
 
     fn row_form(&self, out: BufferId) -> u32 {
@@ -273,7 +295,7 @@ impl Writer<'_> {
                 keys.stride,
                 window.unwrap_or(0),
                 u32::from(softcap.is_some()),
-                values.stride,
+                self.call.rows,
             ],
             s: [
                 softcap.map_or(scale * log2_e, |cap| scale / cap),
@@ -282,11 +304,24 @@ impl Writer<'_> {
                 0.0,
             ],
         };
+        let in_quad = if self.program.kv == ElementType::Bf16 {
+            8
+        } else {
+            4
+        };
+        let begins = [keys, values].map(|rows| rows.address.is_multiple_of(16));
+        let rows = [head_dim, keys.stride, values.stride];
+        let quads = rows.iter().all(|width| width.is_multiple_of(in_quad)) && begins == [true; 2];
+        let [invocations, together] = attention_shape(self.device, self.call.rows, head_dim);
         let constants = [
             (constant::HEAD, head_dim),
             (constant::ELEMENT, element_number(self.program.kv)),
+            (constant::QUADS, u32::from(quads)),
+            (constant::ROWS, together),
+            (constant::INVOCATIONS, invocations),
         ];
-        self.dispatch(Module::Attention, &constants, args, [heads, self.call.rows])
+        let groups = [heads, self.call.rows.div_ceil(together)];
+        self.dispatch(Module::Attention, &constants, args, groups)
     }
 
     pub(super) fn dispatch(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ash::vk;
 
+use super::copies::Copies;
 use super::device::Device;
 use super::memory::Memory;
 use super::pipeline::Pipeline;
@@ -24,7 +25,7 @@ pub(crate) struct Args {
 
 impl Args {
     /// As bytes, in the order of the device.
-    fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         let addresses = self.at.iter().flat_map(|it| it.to_ne_bytes());
         let counts = self.n.iter().flat_map(|it| it.to_ne_bytes());
         let factors = self.s.iter().flat_map(|it| it.to_ne_bytes());
@@ -57,7 +58,7 @@ pub(crate) struct Recording {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Recording {
-    /// Records dispatches, one after the other. What they wrote is the host's to read once they are done.
+    /// Records dispatches, one after the other.
     ///
     /// # Safety
     ///
@@ -98,11 +99,65 @@ impl Recording {
 
     /// Submits the commands, once those of an earlier submission are done; the value to wait for.
     pub(crate) fn submit(&self) -> Result<u64, GpuError> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        submit(&self.device, &[self], None, None)
+    }
+}
+
+/// Submits recordings of a device in one go, behind copies to the device and before those to the host; the value to wait
+/// for. Without copies to the host, what the recordings wrote is the host's to read.
+pub(crate) fn submit(
+    device: &Device,
+    recordings: &[&Recording],
+    brought: Option<&mut Copies>,
+    taken: Option<&mut Copies>,
+) -> Result<u64, GpuError> {
+    let mut copies = [brought, taken];
+    let [brought, taken] = &mut copies;
+    let record = |copies: &mut Option<&mut Copies>| match copies {
+        Some(copies) => copies.record(),
+        None => Ok(None),
+    };
+    let (before, behind) = (record(brought)?, record(taken)?);
+    let mut lasts = Vec::with_capacity(recordings.len());
+    for recording in recordings {
+        let last = recording.last.lock();
+        let last = last.unwrap_or_else(PoisonError::into_inner);
         // The same commands are never pending twice.
-        self.device.wait(*last, PATIENCE)?;
-        *last = self.device.submit(self.handle)?;
-        Ok(*last)
+        device.wait(*last, PATIENCE)?;
+        lasts.push(last);
+    }
+    let own = recordings.iter().map(|recording| recording.handle);
+    let all = before.into_iter().chain(own).chain(behind);
+    let value = device.submit(&all.chain([device.ending]).collect::<Vec<_>>())?;
+    for last in &mut lasts {
+        **last = value;
+    }
+    for copies in copies.into_iter().flatten() {
+        copies.note(value);
+    }
+    Ok(value)
+}
+
+/// Records the end of every submission: what was written before is the host's to read.
+///
+/// # Safety
+///
+/// The commands are fresh, and their pool is locked.
+pub(super) unsafe fn write_ending(
+    device: &Device,
+    commands: vk::CommandBuffer,
+) -> Result<(), vk::Result> {
+    let again =
+        vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::SIMULTANEOUS_USE);
+    let read = Side {
+        stages: vk::PipelineStageFlags::HOST,
+        access: vk::AccessFlags::HOST_READ,
+    };
+    // SAFETY: the caller's.
+    unsafe {
+        device.handle.begin_command_buffer(commands, &again)?;
+        barrier(device, commands, DONE, read);
+        device.handle.end_command_buffer(commands)
     }
 }
 
@@ -135,14 +190,9 @@ unsafe fn write(
     // within the limits that every device has.
     unsafe {
         calls.begin_command_buffer(commands, &vk::CommandBufferBeginInfo::default())?;
-        // What the host and earlier submissions wrote.
-        let written = Side {
-            stages: vk::PipelineStageFlags::HOST | COMPUTE,
-            access: vk::AccessFlags::HOST_WRITE | WRITE,
-        };
-        barrier(device, commands, written, NEXT);
-        for dispatch in dispatches {
-            if dispatch.waits {
+        // What was written before; a submission has the host's writes by itself.
+        for (index, dispatch) in dispatches.iter().enumerate() {
+            if dispatch.waits || index == 0 {
                 barrier(device, commands, DONE, NEXT);
             }
             let point = vk::PipelineBindPoint::COMPUTE;
@@ -153,11 +203,6 @@ unsafe fn write(
             let [x, y] = dispatch.groups;
             calls.cmd_dispatch(commands, x, y, 1);
         }
-        let read = Side {
-            stages: vk::PipelineStageFlags::HOST | COMPUTE,
-            access: vk::AccessFlags::HOST_READ | READ,
-        };
-        barrier(device, commands, DONE, read);
         calls.end_command_buffer(commands)
     }
 }
@@ -168,19 +213,19 @@ const WRITE: vk::AccessFlags = vk::AccessFlags::SHADER_WRITE;
 
 /// One side of a barrier.
 #[derive(Clone, Copy)]
-struct Side {
-    stages: vk::PipelineStageFlags,
-    access: vk::AccessFlags,
+pub(super) struct Side {
+    pub(super) stages: vk::PipelineStageFlags,
+    pub(super) access: vk::AccessFlags,
 }
 
 /// Dispatches before a barrier.
-const DONE: Side = Side {
+pub(super) const DONE: Side = Side {
     stages: COMPUTE,
     access: WRITE,
 };
 
 /// Dispatches behind a barrier.
-const NEXT: Side = Side {
+pub(super) const NEXT: Side = Side {
     stages: COMPUTE,
     access: vk::AccessFlags::from_raw(READ.as_raw() | WRITE.as_raw()),
 };
@@ -188,7 +233,12 @@ const NEXT: Side = Side {
 /// # Safety
 ///
 /// The commands are being recorded.
-unsafe fn barrier(device: &Device, commands: vk::CommandBuffer, before: Side, behind: Side) {
+pub(super) unsafe fn barrier(
+    device: &Device,
+    commands: vk::CommandBuffer,
+    before: Side,
+    behind: Side,
+) {
     let barriers = [vk::MemoryBarrier::default()
         .src_access_mask(before.access)
         .dst_access_mask(behind.access)];

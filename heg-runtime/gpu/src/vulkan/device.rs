@@ -1,12 +1,12 @@
 //! A device with one queue, and the timeline that counts what it has finished.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ash::vk;
 
-use super::commands::Args;
+use super::commands::{Args, write_ending};
 use super::instance::{Candidate, Instance, vulkan_error};
 use crate::error::GpuError;
 
@@ -19,8 +19,14 @@ pub(crate) struct Device {
     pub(super) import: Option<ash::ext::external_memory_host::Device>,
     pub(super) layout: vk::PipelineLayout,
     pub(super) memory_types: Vec<vk::MemoryPropertyFlags>,
+    /// Commands at the end of every submission.
+    pub(super) ending: vk::CommandBuffer,
+    /// Whether the host may reach the device's own memory where the driver lets it.
+    pub(super) maps_own_memory: bool,
     timeline: vk::Semaphore,
     queue: Mutex<Queue>,
+    /// The largest value that the timeline is known to have had.
+    reached: AtomicU64,
     /// Whether a wait ended too early to know that the device is done: what it may use is not freed any more.
     stuck: AtomicBool,
 }
@@ -41,6 +47,7 @@ impl Device {
     pub(crate) fn open(
         instance: &Arc<Instance>,
         candidate: &Candidate,
+        maps_own_memory: bool,
     ) -> Result<Arc<Self>, GpuError> {
         let failed = |call| move |code| vulkan_error(&candidate.name, call, code);
         let family = instance.compute_family(candidate.handle).unwrap_or(0);
@@ -89,12 +96,15 @@ impl Device {
             handle,
             layout: vk::PipelineLayout::null(),
             memory_types: types.map(|it| it.property_flags).collect(),
+            ending: vk::CommandBuffer::null(),
+            maps_own_memory,
             timeline: vk::Semaphore::null(),
             queue: Mutex::new(Queue {
                 handle: queue,
                 pool: vk::CommandPool::null(),
                 submitted: 0,
             }),
+            reached: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
         };
         device
@@ -112,15 +122,22 @@ impl Device {
             .semaphore_type(vk::SemaphoreType::TIMELINE)
             .initial_value(0);
         let semaphore = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-        let pool = vk::CommandPoolCreateInfo::default().queue_family_index(family);
-        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device lives, and what the structures point to, too.
+        let pool = vk::CommandPoolCreateInfo::default()
+            .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER)
+            .queue_family_index(family);
+        // SAFETY: the device lives, and what the structures point to, too; nobody else has the pool yet.
         unsafe {
+            let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
             self.layout = self.handle.create_pipeline_layout(&layout, None)?;
             self.timeline = self.handle.create_semaphore(&semaphore, None)?;
             queue.pool = self.handle.create_command_pool(&pool, None)?;
+            let info = vk::CommandBufferAllocateInfo::default()
+                .command_pool(queue.pool)
+                .command_buffer_count(1);
+            let buffers = self.handle.allocate_command_buffers(&info)?;
+            self.ending = *buffers.first().ok_or(vk::Result::ERROR_UNKNOWN)?;
+            write_ending(self, self.ending)
         }
-        Ok(())
     }
 
     /// The queue, for one thread.
@@ -129,8 +146,8 @@ impl Device {
         work(&mut queue)
     }
 
-    /// Submits recorded commands; the value that the timeline has when they are done.
-    pub(super) fn submit(&self, commands: vk::CommandBuffer) -> Result<u64, GpuError> {
+    /// Submits recorded commands, in order; the value that the timeline has when they are done.
+    pub(super) fn submit(&self, commands: &[vk::CommandBuffer]) -> Result<u64, GpuError> {
         if self.is_stuck() {
             // It still runs what nobody waits for any more.
             return Err(GpuError::Lost {
@@ -140,11 +157,11 @@ impl Device {
         }
         self.with_queue(|queue| {
             let value = queue.submitted + 1;
-            let (buffers, values, semaphores) = ([commands], [value], [self.timeline]);
+            let (values, semaphores) = ([value], [self.timeline]);
             let mut timeline =
                 vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
             let submit = [vk::SubmitInfo::default()
-                .command_buffers(&buffers)
+                .command_buffers(commands)
                 .signal_semaphores(&semaphores)
                 .push_next(&mut timeline)];
             // SAFETY: the queue is locked; the commands were recorded on this device, and whoever submits them waits for
@@ -186,6 +203,9 @@ impl Device {
 
     /// Whether the timeline reaches a value in time.
     fn reaches(&self, value: u64, time: Duration) -> Result<bool, GpuError> {
+        if value <= self.reached.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
         let (semaphores, values) = ([self.timeline], [value]);
         let info = vk::SemaphoreWaitInfo::default()
             .semaphores(&semaphores)
@@ -193,7 +213,10 @@ impl Device {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // SAFETY: the semaphore is the device's.
         match unsafe { self.handle.wait_semaphores(&info, nanoseconds) } {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.reached.fetch_max(value, Ordering::Relaxed);
+                Ok(true)
+            }
             Err(vk::Result::TIMEOUT) => Ok(false),
             Err(code) => Err(self.failed("wait", code)),
         }

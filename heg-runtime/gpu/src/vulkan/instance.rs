@@ -40,6 +40,8 @@ pub(crate) struct Candidate {
     /// Whether the driver offers to import memory of the host, and to which alignment.
     pub(crate) import_alignment: Option<u64>,
     pub(crate) floats: crate::spirv::Declarations,
+    /// Memory that the invocations of a workgroup share at most, in bytes.
+    pub(crate) shared_bytes: u32,
     pub(super) dot_extension: bool,
 }
 
@@ -203,6 +205,7 @@ impl Instance {
                 denormals: floats.shader_denorm_preserve_float32 != 0,
                 special: floats.shader_signed_zero_inf_nan_preserve_float32 != 0,
             },
+            shared_bytes: properties.limits.max_compute_shared_memory_size,
             dot_extension,
         }
     }

@@ -18,12 +18,14 @@ pub(crate) enum Kind {
     Device,
     /// Where the host reads and writes without a copy.
     Host,
+    /// Where the host writes without a copy, and the device reads fastest.
+    Written,
 }
 
 /// A buffer with memory of its own, or over imported pages.
 pub(crate) struct Memory {
     device: Arc<Device>,
-    buffer: vk::Buffer,
+    pub(super) buffer: vk::Buffer,
     memory: vk::DeviceMemory,
     address: u64,
     bytes: u64,
@@ -73,6 +75,7 @@ impl Memory {
                 vk::MemoryPropertyFlags::empty(),
             ],
             Kind::Host => [VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED, VISIBLE],
+            Kind::Written => [VISIBLE | vk::MemoryPropertyFlags::DEVICE_LOCAL, VISIBLE],
         };
         let (index, flags) = memory_type(device, needs.memory_type_bits, &wanted)?;
         let mut addresses =
@@ -85,7 +88,7 @@ impl Memory {
         unsafe {
             made.memory = device.handle.allocate_memory(&info, None).map_err(failed)?;
             made.bind()?;
-            if flags.contains(VISIBLE) {
+            if flags.contains(VISIBLE) && (kind != Kind::Device || device.maps_own_memory) {
                 let none = vk::MemoryMapFlags::empty();
                 let mapped = device
                     .handle
@@ -176,6 +179,11 @@ impl Memory {
         self.address
     }
 
+    /// Whether the host reaches it without a copy.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mapped.is_some()
+    }
+
     /// Its size.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -223,7 +231,7 @@ impl Memory {
         Ok(())
     }
 
-    fn check(&self, first: u64, bytes: usize) -> Result<(), GpuError> {
+    pub(super) fn check(&self, first: u64, bytes: usize) -> Result<(), GpuError> {
         let end = first.saturating_add(bytes as u64);
         match end <= self.bytes {
             true => Ok(()),
@@ -319,7 +327,7 @@ fn copy(
     });
     let commands = commands.map_err(failed)?;
     let done = device
-        .submit(commands)
+        .submit(&[commands])
         .and_then(|value| device.wait(value, PATIENCE));
     if !device.is_stuck() {
         // SAFETY: the commands are done, or were never begun; the pool is locked.

@@ -7,12 +7,14 @@
 #![allow(unsafe_code, reason = "calls of the Vulkan interface")]
 
 mod commands;
+mod copies;
 mod device;
 mod instance;
 mod memory;
 mod pipeline;
 
-pub(crate) use commands::{Args, Dispatch, Recording};
+pub(crate) use commands::{Args, Dispatch, Recording, submit};
+pub(crate) use copies::{Copies, Towards};
 pub(crate) use device::Device;
 pub(crate) use instance::{Candidate, Instance};
 pub(crate) use memory::{Kind, Memory};

@@ -3,15 +3,19 @@
 use heg_artifacts::manifest::{ElementType, Role, Rows};
 use heg_artifacts::program::{Attention, Step};
 use heg_cpu::Activations;
+use heg_gpu::{GpuOptions, Treatment};
 
 use crate::both::{Builder, Sequence, Subject, check};
-use crate::device::device_or_skip;
+use crate::device::device_of;
 use crate::noise::Noise;
 
 fn subject(noise: &mut Noise, kv: ElementType) -> Subject {
     let kv_heads = noise.between(1, 3);
     let heads = kv_heads * noise.between(1, 3);
-    let head_dim = 2 * noise.between(1, 50);
+    let head_dim = match noise.is() {
+        true => 8 * noise.between(1, 17),
+        false => 2 * noise.between(1, 50),
+    };
     let mut builder = Builder::new(kv, Activations::I8);
     builder.port(Role::Query, Rows::Tokens, heads * head_dim);
     builder.port(Role::Key, Rows::Context, kv_heads * head_dim);
@@ -40,16 +44,25 @@ fn tree(noise: &mut Noise, tokens: usize) -> Vec<u16> {
 }
 
 fn check_cases(test: &str, cases: u64, sequences: impl Fn(&mut Noise) -> Vec<Sequence>) {
-    let Some(device) = device_or_skip(test) else {
+    let treatments = [
+        GpuOptions::from_environment().treatment,
+        Treatment::Discrete,
+    ];
+    let Some(devices) = treatments
+        .map(|treatment| device_of(test, treatment))
+        .into_iter()
+        .collect::<Option<Vec<_>>>()
+    else {
         return;
     };
     for case in 0..cases {
+        let device = &devices[(case / 2 % 2) as usize];
         let mut noise = Noise::new(case + 31);
         let kv = [ElementType::Bf16, ElementType::F32][(case % 2) as usize];
         let subject = subject(&mut noise, kv);
         let sequences = sequences(&mut noise);
         let what = format!("{test} {case}: {sequences:?}, {:?}", subject.program.steps);
-        check(&device, &subject, &sequences, &what, case + 3);
+        check(device, &subject, &sequences, &what, case + 3);
     }
 }
 
@@ -59,7 +72,7 @@ fn one_and_several_sequences() {
         let count = noise.between(1, 3);
         let sequence = |_| Sequence {
             tokens: noise.between(1, 70) as usize,
-            position: noise.between(0, 200) as usize,
+            position: noise.between(0, 560) as usize,
             follows: None,
         };
         (0..count).map(sequence).collect()
@@ -67,10 +80,27 @@ fn one_and_several_sequences() {
 }
 
 #[test]
+fn rows_that_see_the_same_cache_share_it() {
+    check_cases("rows_that_see_the_same_cache_share_it", 8, |noise| {
+        let before = Sequence {
+            tokens: noise.between(1, 6) as usize,
+            position: noise.between(0, 60) as usize,
+            follows: None,
+        };
+        let chunk = Sequence {
+            tokens: noise.between(32, 40) as usize,
+            position: noise.between(0, 590) as usize,
+            follows: None,
+        };
+        vec![before, chunk]
+    });
+}
+
+#[test]
 fn trees() {
     check_cases("trees", 8, |noise| {
         let tokens = noise.between(2, 24) as usize;
-        let position = noise.between(0, 250) as usize;
+        let position = noise.between(0, 600) as usize;
         let chain = Sequence {
             tokens: 2,
             position: 5,

@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::noise::Noise;
 
 /// Positions of rotary tables and rows of the cache in all tests.
-pub(crate) const POSITIONS: usize = 320;
+pub(crate) const POSITIONS: usize = 640;
 
 /// A weight's bytes.
 pub(crate) struct Tensor {
@@ -461,7 +461,7 @@ fn on_gpu(
         state: &state,
     };
     let order = GpuOrder::record(device, &[&[GpuTask::Program(&ready, call)]]).unwrap();
-    assert_eq!(order.run(0, Duration::from_secs(120), |_| true).unwrap(), 1);
+    order.run(Duration::from_secs(120)).unwrap();
     let read = |(rows, bytes): (&GpuRows, &Vec<u8>)| {
         let mut found = vec![0; bytes.len()];
         rows.region.read(0, &mut found).unwrap();

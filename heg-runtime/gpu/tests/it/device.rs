@@ -1,12 +1,18 @@
 //! The device of the tests: found, probed, and told from one that is not there.
 
-use heg_gpu::{Fidelity, GpuDevice, GpuError, GpuOptions, Means};
+use heg_gpu::{Fidelity, GpuDevice, GpuError, GpuOptions, Means, Treatment};
 use std::io::Write;
 
 /// The device, with validation; `None`, after saying so, where there is none.
 pub(crate) fn device_or_skip(test: &str) -> Option<GpuDevice> {
+    device_of(test, GpuOptions::from_environment().treatment)
+}
+
+/// The same, taken for any kind.
+pub(crate) fn device_of(test: &str, treatment: Treatment) -> Option<GpuDevice> {
     let options = GpuOptions {
         validation: true,
+        treatment,
         ..GpuOptions::from_environment()
     };
     match GpuDevice::open(&options) {
@@ -72,7 +78,7 @@ fn a_device_that_is_not_there_is_named() {
     }
     let options = GpuOptions {
         name: Some("no such device".to_owned()),
-        validation: false,
+        ..GpuOptions::default()
     };
     let error = GpuDevice::open(&options).err().unwrap().to_string();
     assert!(error.contains("`no such device`: found `"), "{error}");

@@ -10,6 +10,7 @@
 
 mod attention;
 mod both;
+mod copies;
 mod device;
 mod noise;
 mod products;

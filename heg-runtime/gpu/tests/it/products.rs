@@ -4,9 +4,10 @@
 use heg_artifacts::manifest::{ElementType, Role};
 use heg_artifacts::program::{Activation, Part, Residual, RowForm, Step};
 use heg_cpu::Activations;
+use heg_gpu::Treatment;
 
 use crate::both::{Builder, Sequence, Subject, check};
-use crate::device::device_or_skip;
+use crate::device::{device_of, device_or_skip};
 use crate::noise::Noise;
 
 fn subject(
@@ -15,12 +16,21 @@ fn subject(
     element: ElementType,
     activations: Activations,
 ) -> Subject {
-    let grouped = element.is_grouped();
-    let width = if grouped {
-        32 * noise.between(1, 12)
-    } else {
-        noise.between(1, 300)
+    let width = match element.is_grouped() {
+        true => 32 * noise.between(1, 12),
+        false => noise.between(1, 300),
     };
+    subject_of(noise, case, element, activations, width, None)
+}
+
+fn subject_of(
+    noise: &mut Noise,
+    case: u64,
+    element: ElementType,
+    activations: Activations,
+    width: u32,
+    outputs: Option<u32>,
+) -> Subject {
     let mut builder = Builder::new(ElementType::Bf16, activations);
     let x = builder.input(Role::Attended, width);
     let other = builder.input(Role::Query, width);
@@ -58,7 +68,7 @@ fn subject(
     builder.step(step);
     let mut parts = Vec::new();
     for role in [Role::Hidden, Role::Logits] {
-        let outputs = noise.between(1, 200);
+        let outputs = outputs.unwrap_or_else(|| noise.between(1, 200));
         let residual = noise.is().then(|| match role {
             Role::Hidden => builder.input(Role::Hidden, outputs),
             _ => builder.input(Role::Logits, outputs),
@@ -149,4 +159,57 @@ fn floats_and_integers_with_f32_activations() {
         Activations::F32,
         4,
     );
+}
+
+/// Products as wide devices divide them: rows of whole groups, up to some slices of them, for a few rows and for tiles.
+fn check_wide(test: &str, element: ElementType, activations: Activations, shapes: &[Shape]) {
+    let Some(device) = device_of(test, Treatment::Discrete) else {
+        return;
+    };
+    for (case, shape) in (0..).zip(shapes) {
+        let mut noise = Noise::new(3000 + case);
+        let Shape(rows, groups, outputs) = *shape;
+        let width = 32 * groups;
+        let subject = subject_of(&mut noise, case, element, activations, width, outputs);
+        let sequence = Sequence {
+            tokens: rows,
+            position: 0,
+            follows: None,
+        };
+        let what = format!("{test} {case}: {rows} rows of {groups} groups");
+        check(&device, &subject, &[sequence], &what, case + 7);
+    }
+}
+
+/// Rows, groups of columns, and outputs where enough are needed for tiles.
+#[derive(Clone, Copy)]
+struct Shape(usize, u32, Option<u32>);
+
+const SHAPES: [Shape; 7] = [
+    Shape(2, 33, None),
+    Shape(70, 3, Some(2800)),
+    Shape(300, 2, Some(3300)),
+    Shape(1, 1, None),
+    Shape(33, 2, None),
+    Shape(7, 130, None),
+    Shape(9, 64, None),
+];
+
+#[test]
+fn wide_bytes() {
+    check_wide("wide_bytes", ElementType::I8, Activations::I8, &SHAPES);
+    check_wide(
+        "wide_bytes",
+        ElementType::I8,
+        Activations::I16,
+        &SHAPES[..2],
+    );
+}
+
+#[test]
+fn wide_nibbles() {
+    let test = "wide_nibbles";
+    check_wide(test, ElementType::I4, Activations::I8, &SHAPES[..2]);
+    check_wide(test, ElementType::U4, Activations::I8, &SHAPES[..3]);
+    check_wide(test, ElementType::U4, Activations::I16, &SHAPES[..2]);
 }

@@ -54,7 +54,7 @@ pub(super) fn run(form: &GpuForm, call: &AloneCall<'_>) -> Result<(), ExecError>
         let written = region.write((first * row_bytes) as u64, &bytes);
         written.map_err(&failed)?;
     }
-    alone.order.run(0, PATIENCE, |_| true).map_err(&failed)?;
+    alone.order.run(PATIENCE).map_err(&failed)?;
     for (bound, rows) in call.outputs.iter().zip(&alone.outputs) {
         let mut bytes = vec![0; call.tokens * bound.rows.row_bytes()];
         rows.region.read(0, &mut bytes).map_err(&failed)?;

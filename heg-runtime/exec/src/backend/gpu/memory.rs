@@ -16,8 +16,10 @@ use heg_spec::Group;
 
 use super::caches::Runs;
 use super::form::GpuForm;
+use super::pace::Pace;
 use super::pass::Chosen;
 use super::role::{GpuRole, failed};
+use super::taken::UnderWay;
 use crate::error::ExecError;
 
 /// Sizes that calls need, or that a memory has.
@@ -63,14 +65,6 @@ pub(super) enum Passed {
 }
 
 impl Passed {
-    /// All of them.
-    pub(super) const ALL: [Self; 4] = [
-        Self::Hidden(0),
-        Self::Hidden(1),
-        Self::Query,
-        Self::Attended,
-    ];
-
     /// The rows of a port of a layer, which reads one half of the residual stream and writes the other.
     pub(super) fn of(role: Role, layer: usize, is_output: bool) -> Option<Self> {
         match role {
@@ -98,7 +92,10 @@ pub(super) struct LaneMemory {
     /// By layer: keys and values.
     pub(super) caches: Vec<[GpuRegion; 2]>,
     pub(super) runs: Runs,
-    orders: BTreeMap<OrderKey, GpuOrder>,
+    orders: BTreeMap<OrderKey, Arc<GpuOrder>>,
+    /// Copies of a pass; none before the first, and behind one that failed.
+    pub(super) under_way: Option<UnderWay>,
+    pub(super) pace: Pace,
 }
 
 /// A launch, its rows, and whether the head's rows are gathered on the device.
@@ -129,13 +126,15 @@ impl LaneMemory {
             query: row(query)?,
             attended: row(query)?,
             last: device.memory(floats(room.head_rows, model.hidden))?,
-            logits: device.host_memory(floats(room.head_rows, model.vocab))?,
+            logits: device.memory(floats(room.head_rows, model.vocab))?,
             scratch: row(room.scratch_elements.max(1))?,
             caches: layers
                 .map(|_| Ok([cache()?, cache()?]))
                 .collect::<Result<_, GpuError>>()?,
             runs: Runs::new(room.cache_rows, manifest.layers.len()),
             orders: BTreeMap::new(),
+            under_way: None,
+            pace: Pace::default(),
             role: Arc::clone(role),
             room,
             kv,
@@ -168,20 +167,27 @@ impl LaneMemory {
     }
 
     /// The recorded commands of launches.
-    pub(super) fn orders(&mut self, launches: &[Chosen<'_>]) -> Result<Vec<&GpuOrder>, ExecError> {
+    pub(super) fn orders(
+        &mut self,
+        launches: &[Chosen<'_>],
+    ) -> Result<Vec<Arc<GpuOrder>>, ExecError> {
         if self.orders.len() + launches.len() > RECORDED_MAX {
             self.orders.clear();
         }
+        let mut orders = Vec::with_capacity(launches.len());
         for chosen in launches {
-            if !self.orders.contains_key(&key(chosen)) {
-                let order = self.record(chosen)?;
-                self.orders.insert(key(chosen), order);
-            }
+            let key = key(chosen);
+            let order = match self.orders.get(&key) {
+                Some(order) => Arc::clone(order),
+                None => {
+                    let order = Arc::new(self.record(chosen)?);
+                    self.orders.insert(key, Arc::clone(&order));
+                    order
+                }
+            };
+            orders.push(order);
         }
-        let recorded = launches.iter();
-        Ok(recorded
-            .filter_map(|chosen| self.orders.get(&key(chosen)))
-            .collect())
+        Ok(orders)
     }
 
     fn record(&self, chosen: &Chosen<'_>) -> Result<GpuOrder, ExecError> {

@@ -9,9 +9,11 @@ mod alone;
 mod caches;
 mod form;
 mod memory;
+mod pace;
 mod pass;
 mod role;
 mod session;
+mod taken;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,10 @@
 //! A pass over a lane's memory: brings what its launches read, runs them, and takes back what they wrote.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use heg_artifacts::manifest::Kernel;
-use heg_gpu::{GpuOrder, GpuRegion, RowState};
+use heg_gpu::{GpuCopies, GpuOrder, GpuPass, GpuRegion, RowState};
 use heg_sched::{Launch, Span};
 use heg_spec::Group;
 
@@ -9,6 +12,7 @@ use super::PATIENCE;
 use super::form::GpuForm;
 use super::memory::{LaneMemory, Passed, layer_of};
 use super::role::failed;
+use super::taken::{UnderWay, receive};
 use crate::backend::Order;
 use crate::batch::Batch;
 use crate::error::ExecError;
@@ -33,12 +37,12 @@ impl Chosen<'_> {
         matches!(self.launch.group, Group::Qkv | Group::Mha)
     }
 
-    fn layer(&self) -> usize {
+    pub(super) fn layer(&self) -> usize {
         layer_of(self.form, self.launch)
     }
 
     /// Rows of activations that it reads, and those that it writes.
-    fn passed(&self, is_output: bool) -> impl Iterator<Item = Passed> {
+    pub(super) fn passed(&self, is_output: bool) -> impl Iterator<Item = Passed> {
         let ports = match is_output {
             true => &self.kernel.outputs,
             false => &self.kernel.inputs,
@@ -50,14 +54,14 @@ impl Chosen<'_> {
 }
 
 /// A sequence of a batch, with its rows in the pool.
-struct Placed<'a> {
-    cache: &'a KvCache,
-    span: Span,
-    run: usize,
+pub(super) struct Placed<'a> {
+    pub(super) cache: &'a KvCache,
+    pub(super) span: Span,
+    pub(super) run: usize,
 }
 
 /// The halves of a cache, in the order of the pool's.
-const HALVES: [Half; 2] = [Half::Keys, Half::Values];
+pub(super) const HALVES: [Half; 2] = [Half::Keys, Half::Values];
 
 impl LaneMemory {
     /// Runs launches one after the other, and returns the number of those that ran.
@@ -82,18 +86,60 @@ impl LaneMemory {
             let last: Vec<u32> = batch.spans.iter().map(last).collect();
             self.state.set_head_rows(&last).map_err(&failed)?;
         }
-        self.bring_rows(launches, batch)?;
-        self.bring_caches(launches, &placed)?;
-        let orders = self.orders(launches)?;
-        let goes_on = |next: usize| {
-            let next = launches.get(next).filter(|_| next > 0);
-            next.is_none_or(|next| (order.goes_on)(next.launch))
+        let mut under_way = match self.under_way.take() {
+            Some(under_way) => under_way,
+            None => UnderWay::new(self.device()).map_err(&failed)?,
         };
-        let ran = GpuOrder::run_all(&orders, PATIENCE, order.cancel, goes_on);
-        let ran = ran.map_err(&failed)?;
-        let done = launches.get(..ran).unwrap_or(launches);
-        self.take_rows(done, order)?;
-        self.take_caches(done, &placed)?;
+        under_way.clear();
+        self.bring_rows(launches, batch, &mut under_way.copies)?;
+        self.bring_caches(launches, &placed, &mut under_way.copies)?;
+        let orders = self.orders(launches)?;
+        let ran = self.submit(order, launches, &orders, &placed, &mut under_way)?;
+        receive(order, &placed, &mut under_way)?;
+        self.note_caches(launches.get(..ran).unwrap_or(launches), &placed);
+        self.under_way = Some(under_way);
+        Ok(ran)
+    }
+
+    /// Submits launches in groups, until all are done or the order is not to go on, and returns how many ran. Behind the
+    /// last of them everything is taken that the host lacks.
+    fn submit(
+        &mut self,
+        order: &Order<'_>,
+        launches: &[Chosen<'_>],
+        orders: &[Arc<GpuOrder>],
+        placed: &[Placed<'_>],
+        under_way: &mut UnderWay,
+    ) -> Result<usize, ExecError> {
+        let Some(first) = launches.first() else {
+            return Ok(0);
+        };
+        let failed = failed(&first.form.name);
+        let (together, start) = (self.pace.together(first.rows), Instant::now());
+        let UnderWay { copies, taken, .. } = under_way;
+        let mut pass = GpuPass::new(copies, PATIENCE, order.cancel);
+        let mut ran = 0;
+        loop {
+            pass.wait_for_turn().map_err(&failed)?;
+            let rest = launches.iter().zip(orders).enumerate().skip(ran);
+            let goes_on =
+                |index: usize, next: &Chosen<'_>| index == 0 || (order.goes_on)(next.launch);
+            let group = rest.take_while(|(index, (next, _))| goes_on(*index, next));
+            let group: Vec<&GpuOrder> = group.take(together).map(|(_, (_, own))| &**own).collect();
+            ran += group.len();
+            let is_last = group.len() < together || ran == launches.len();
+            if is_last {
+                let done = launches.get(..ran).unwrap_or(launches);
+                self.take_rows(done, order, pass.copies(), taken)?;
+                self.take_caches(done, placed, pass.copies(), taken)?;
+            }
+            pass.submit(&group, is_last).map_err(&failed)?;
+            if is_last {
+                break;
+            }
+        }
+        pass.finish().map_err(&failed)?;
+        self.pace.note(first.rows, ran, start.elapsed());
         Ok(ran)
     }
 
@@ -152,12 +198,17 @@ impl LaneMemory {
     }
 
     /// Brings the activations that launches read before any of them writes these.
-    fn bring_rows(&self, launches: &[Chosen<'_>], batch: &Batch<'_>) -> Result<(), ExecError> {
+    fn bring_rows(
+        &self,
+        launches: &[Chosen<'_>],
+        batch: &Batch<'_>,
+        copies: &mut GpuCopies,
+    ) -> Result<(), ExecError> {
         let mut there: Vec<Passed> = Vec::new();
         for chosen in launches {
             if chosen.launch.group == Group::Head {
                 if !chosen.gathers {
-                    self.bring_last(chosen, batch)?;
+                    self.bring_last(chosen, batch, copies)?;
                 }
                 continue;
             }
@@ -166,7 +217,7 @@ impl LaneMemory {
                     let host = host_rows(batch.rows, rows);
                     let mut bytes = vec![0; batch.tokens() * host.row_bytes()];
                     host.read_rows(batch.first(), &mut bytes)?;
-                    write(chosen, self.passed(rows), 0, &bytes)?;
+                    bring(chosen, copies, self.passed(rows), 0, &bytes)?;
                     there.push(rows);
                 }
             }
@@ -176,14 +227,19 @@ impl LaneMemory {
     }
 
     /// Brings the last row of each span to the head.
-    fn bring_last(&self, head: &Chosen<'_>, batch: &Batch<'_>) -> Result<(), ExecError> {
+    fn bring_last(
+        &self,
+        head: &Chosen<'_>,
+        batch: &Batch<'_>,
+        copies: &mut GpuCopies,
+    ) -> Result<(), ExecError> {
         let hidden = &batch.rows.hidden[head.layer() % 2];
         let row_bytes = hidden.row_bytes();
         let mut bytes = vec![0; batch.spans.len() * row_bytes];
         for (span, row) in batch.spans.iter().zip(bytes.chunks_exact_mut(row_bytes)) {
             hidden.read_rows((span.row + span.tokens).saturating_sub(1), row)?;
         }
-        write(head, &self.last, 0, &bytes)
+        bring(head, copies, &self.last, 0, &bytes)
     }
 
     /// Brings the keys and values that attention reads, but for those that the device has or computes before.
@@ -191,6 +247,7 @@ impl LaneMemory {
         &mut self,
         launches: &[Chosen<'_>],
         placed: &[Placed<'_>],
+        copies: &mut GpuCopies,
     ) -> Result<(), ExecError> {
         let mut computed = Vec::new();
         for chosen in launches {
@@ -204,7 +261,7 @@ impl LaneMemory {
                             position, tokens, ..
                         } = sequence.span;
                         let end = position + if is_computed { 0 } else { tokens };
-                        self.bring_cache(chosen, sequence, end)?;
+                        self.bring_cache(chosen, sequence, end, copies)?;
                     }
                 }
                 Group::Ffn | Group::Head => {}
@@ -219,6 +276,7 @@ impl LaneMemory {
         chosen: &Chosen<'_>,
         sequence: &Placed<'_>,
         end: usize,
+        copies: &mut GpuCopies,
     ) -> Result<(), ExecError> {
         let unknown = || chosen.target.unknown();
         let layer = chosen.layer();
@@ -234,70 +292,7 @@ impl LaneMemory {
         let regions = self.caches.get(layer).ok_or_else(unknown)?;
         for (half, region) in HALVES.into_iter().zip(regions) {
             cache.read_rows(layer, half, from, &mut bytes)?;
-            write(chosen, region, (first + from) * row_bytes, &bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Takes back the activations and logits that launches wrote.
-    fn take_rows(&self, launches: &[Chosen<'_>], order: &Order<'_>) -> Result<(), ExecError> {
-        let batch = order.batch;
-        for rows in Passed::ALL {
-            let mut writers = launches.iter();
-            let writer = writers.find(|chosen| chosen.passed(true).any(|other| other == rows));
-            if let Some(writer) = writer {
-                let host = host_rows(batch.rows, rows);
-                let mut bytes = vec![0; batch.tokens() * host.row_bytes()];
-                read(writer, self.passed(rows), 0, &mut bytes)?;
-                host.write_row(batch.first(), &bytes)?;
-            }
-        }
-        let mut heads = launches.iter();
-        if let Some(head) = heads.find(|chosen| chosen.launch.group == Group::Head) {
-            let logits = &order.scratch.logits;
-            let mut bytes = vec![0; head.rows * logits.row_bytes()];
-            read(head, &self.logits, 0, &mut bytes)?;
-            logits.write_row(0, &bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Takes back the keys and values that launches wrote.
-    fn take_caches(
-        &mut self,
-        launches: &[Chosen<'_>],
-        placed: &[Placed<'_>],
-    ) -> Result<(), ExecError> {
-        let of_group = launches.iter();
-        for chosen in of_group.filter(|chosen| chosen.launch.group == Group::Qkv) {
-            let unknown = || chosen.target.unknown();
-            let layer = chosen.layer();
-            for sequence in placed {
-                let Span {
-                    position, tokens, ..
-                } = sequence.span;
-                let run = self.runs.run(sequence.run).ok_or_else(unknown)?;
-                let row_bytes = sequence.cache.row_bytes();
-                let mut bytes = vec![0; tokens * row_bytes];
-                let regions = self.caches.get(layer).ok_or_else(unknown)?;
-                for (half, region) in HALVES.into_iter().zip(regions) {
-                    read(
-                        chosen,
-                        region,
-                        (run.first + position) * row_bytes,
-                        &mut bytes,
-                    )?;
-                    sequence.cache.write_row(layer, half, position, &bytes)?;
-                }
-                if run.same(layer) >= position {
-                    run.note_same(layer, position + tokens);
-                }
-            }
-        }
-        for sequence in placed {
-            if let Some(run) = self.runs.run(sequence.run) {
-                run.note_stamp(sequence.cache);
-            }
+            bring(chosen, copies, region, (first + from) * row_bytes, &bytes)?;
         }
         Ok(())
     }
@@ -309,7 +304,7 @@ fn number(count: usize) -> u32 {
 }
 
 /// The host's rows of activations.
-fn host_rows(rows: &ActivationRows, passed: Passed) -> &RowBuffer {
+pub(super) fn host_rows(rows: &ActivationRows, passed: Passed) -> &RowBuffer {
     match passed {
         Passed::Hidden(half) => &rows.hidden[half % 2],
         Passed::Query => &rows.query,
@@ -317,24 +312,15 @@ fn host_rows(rows: &ActivationRows, passed: Passed) -> &RowBuffer {
     }
 }
 
-fn write(
+fn bring(
     chosen: &Chosen<'_>,
+    copies: &mut GpuCopies,
     region: &GpuRegion,
     first: usize,
     bytes: &[u8],
 ) -> Result<(), ExecError> {
-    let written = region.write(first as u64, bytes);
-    written.map_err(failed(&chosen.form.name))
-}
-
-fn read(
-    chosen: &Chosen<'_>,
-    region: &GpuRegion,
-    first: usize,
-    bytes: &mut [u8],
-) -> Result<(), ExecError> {
-    let read = region.read(first as u64, bytes);
-    read.map_err(failed(&chosen.form.name))
+    let listed = copies.bring(region, first as u64, bytes);
+    listed.map_err(failed(&chosen.form.name))
 }
 
 /// The tokens of a tree that lead to one, which is the last of them.

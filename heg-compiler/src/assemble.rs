@@ -4,19 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heg_artifacts::manifest::{
-    Embedding, Kernel, KernelId, KernelUse, Layer, Manifest, Model, Parameter, Provenance, RopeId,
-    RopeTable, Section, Text, Variant, Weight, WeightId,
+    Elements, Embedding, GpuPart, Kernel, KernelId, KernelUse, Layer, Manifest, Model, Parameter,
+    Provenance, RopeId, RopeTable, Section, Text, Variant, Weight, WeightId,
 };
-use heg_artifacts::{MANIFEST_REVISION, SectionId, Store};
+use heg_artifacts::{Error, MANIFEST_REVISION, SectionId, Store};
 use heg_spec::{DeviceClass, WeightForm};
+use heg_spirv::{Collection, Module};
 
 use crate::encode::{StoredWeight, weight_name};
 use crate::error::CompileError;
-use crate::graph::{Param, SpecScope, WeightSource};
+use crate::graph::{Param, ParamKind, SpecScope, WeightSource};
 use crate::heg::{KernelBody, Use};
 use crate::ingest::{ConfigJson, TextAssets};
 use crate::lower::{Literals, group_columns, is_centred, lower_verified, stored_element};
-use crate::options::Verify;
+use crate::options::{GpuModules, Verify};
 use crate::plan::Plan;
 use crate::program::lower_program;
 use crate::reference::Answers;
@@ -27,6 +28,7 @@ use crate::variants::{activations, variants};
 pub(crate) struct Parts {
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) literals: SectionId,
+    pub(crate) gpu: Option<GpuPart>,
     pub(crate) rope: BTreeMap<String, RopeTable>,
     pub(crate) text: Text,
     pub(crate) provenance: Provenance,
@@ -42,6 +44,7 @@ pub(crate) struct Assembly<'a> {
     verify: Verify,
     sections: Vec<Section>,
     seen: BTreeSet<SectionId>,
+    gpu: Collection,
 }
 
 impl<'a> Assembly<'a> {
@@ -52,6 +55,7 @@ impl<'a> Assembly<'a> {
             verify,
             sections: Vec::new(),
             seen: BTreeSet::new(),
+            gpu: Collection::default(),
         }
     }
 
@@ -95,7 +99,12 @@ impl<'a> Assembly<'a> {
             let ir = lower_verified(body, variant.lowering, literals, self.verify)?;
             let ir = self.put(ir.as_bytes())?;
             let program = match variant.device {
-                DeviceClass::Cpu => Some(self.put(&program.to_bytes()?)?),
+                DeviceClass::Cpu => {
+                    let elements =
+                        Elements::new(variant.lowering.activations, variant.lowering.kv_cache);
+                    self.gpu.add_program(&program, &kernel, elements.kv);
+                    Some(self.put(&program.to_bytes()?)?)
+                }
                 DeviceClass::Igpu | DeviceClass::Npu => None,
             };
             kernel.variants.push(Variant {
@@ -111,6 +120,31 @@ impl<'a> Assembly<'a> {
             });
         }
         Ok(kernel)
+    }
+
+    /// The modules that GPUs run the kernels' programs with, and what goes on between them.
+    pub(crate) fn gpu(&mut self, modules: GpuModules) -> Result<Option<GpuPart>, CompileError> {
+        let mut collection = std::mem::take(&mut self.gpu);
+        if modules == GpuModules::Off {
+            return Ok(None);
+        }
+        let table = stored_element(ParamKind::Table, self.plan.weights);
+        collection.add_rows(self.plan.dims.hidden, table);
+        for module in collection.modules() {
+            let section = self.module(module)?;
+            self.add(section);
+        }
+        Ok(collection.part())
+    }
+
+    /// A module's section. All bundles share it, so it is mostly in the store.
+    fn module(&self, module: Module) -> Result<Section, CompileError> {
+        let bytes = module.bytes();
+        match self.store.section(module.section()) {
+            Ok(section) if section.bytes == bytes.len() as u64 => Ok(section),
+            Ok(_) | Err(Error::NoSuchSection { .. }) => Ok(self.store.put_bytes(bytes)?),
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(crate) fn rope(
@@ -227,6 +261,7 @@ impl<'a> Assembly<'a> {
             known_answers: Some(parts.answers.question),
             annotations: None,
             partitions: None,
+            gpu: parts.gpu,
             provenance: parts.provenance,
             sections: self.sections,
         })

@@ -102,6 +102,7 @@ fn compile_from_store(
     progress.begin(Phase::Lower, 0);
     let mut build = Assembly::new(&plan, &store, options.verify);
     let (mut kernels, literals) = build.kernels()?;
+    let gpu = build.gpu(options.gpu_modules)?;
     let platforms = &target.spec.npu_platforms;
     let pool = Pool::new(places.store.join("npu"));
     let inquirer = Inquirer::new(&plan, (&store, &pool), options.verify, progress);
@@ -136,6 +137,7 @@ fn compile_from_store(
         Parts {
             kernels,
             literals,
+            gpu,
             rope,
             text,
             provenance,

@@ -1,6 +1,10 @@
 //! A GPU of this machine: found, probed, and ready to take programs.
 
+use std::fmt;
 use std::sync::Arc;
+
+use heg_artifacts::Bundle;
+use heg_spirv::BundleModules;
 
 use crate::error::GpuError;
 use crate::pipelines::Pipelines;
@@ -37,6 +41,33 @@ pub enum Sharing {
     Imported,
     /// They are copied to memory of its own.
     Copied,
+}
+
+/// Whose modules a device runs for a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModuleOrigin {
+    /// The bundle's.
+    Bundle,
+    /// Those of this program: the bundle has none.
+    Own,
+    /// Those of this program in place of some of the bundle's, which another version of HEG wrote.
+    OtherVersion {
+        /// Number of the bundle's modules that are not run.
+        unknown: usize,
+    },
+}
+
+impl fmt::Display for ModuleOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bundle => f.write_str("the bundle's modules"),
+            Self::Own => f.write_str("modules of its own"),
+            Self::OtherVersion { unknown } => write!(
+                f,
+                "modules of its own for {unknown} that another version wrote"
+            ),
+        }
+    }
 }
 
 /// The facts about a device that are known without computing on it.
@@ -126,6 +157,23 @@ impl GpuDevice {
     /// Pipelines that were made so far.
     pub fn pipeline_count(&self) -> usize {
         self.pipelines.count()
+    }
+
+    /// Takes the modules of a bundle that this version knows, and says whose are run from then on. For modules that a
+    /// bundle lacks, and for those of another version, the device has its own.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError::Modules`] if a section is damaged.
+    pub fn take_modules(&self, bundle: &Bundle) -> Result<ModuleOrigin, GpuError> {
+        let modules = BundleModules::read(bundle).map_err(|source| GpuError::Modules { source })?;
+        let origin = match (modules.count(), modules.unknown().len()) {
+            (0, 0) => ModuleOrigin::Own,
+            (_, 0) => ModuleOrigin::Bundle,
+            (_, unknown) => ModuleOrigin::OtherVersion { unknown },
+        };
+        self.pipelines.take_modules(modules);
+        Ok(origin)
     }
 
     /// Memory where the device is fastest.

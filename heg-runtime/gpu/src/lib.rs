@@ -10,27 +10,25 @@
 //!    one token to the next is in a [`CallState`].
 //! 4. [`GpuOrder::run`] carries them out, launch by launch, and stops between two of them when it is told to.
 //!
-//! Modules are committed with their sources (`shaders`, `spirv`); [`spirv::check`] says what a sound one is.
+//! Modules are those of the bundle, or those of `heg-spirv`, committed with their sources (`shaders`, `spirv`).
 
 mod arithmetic;
 mod device;
 mod error;
 mod lookup;
 mod model;
-mod module;
 mod order;
 mod pipelines;
 mod probe;
 mod program;
 mod region;
 mod sharing;
-pub mod spirv;
 mod state;
 mod vulkan;
 mod weights;
 
 pub use arithmetic::{Arithmetic, Means};
-pub use device::{GpuDevice, GpuInfo, GpuOptions, Sharing};
+pub use device::{GpuDevice, GpuInfo, GpuOptions, ModuleOrigin, Sharing};
 pub use error::GpuError;
 pub use lookup::{EmbeddingCall, GatherCall};
 pub use model::{GpuModel, GpuModelOptions};

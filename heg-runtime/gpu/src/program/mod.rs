@@ -2,17 +2,15 @@
 
 mod call;
 mod check;
-mod form;
 mod product;
 mod steps;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Port, Role};
 use heg_artifacts::program::{BufferId, BufferPlace, Program, Step};
 use heg_spec::Activations;
+use heg_spirv::{Form, Shapes, is_cache};
 
 pub use call::{GpuCall, GpuRows, GpuWeight};
-use form::{Form, Operand, form_of};
-pub(crate) use steps::element_number;
 
 use crate::device::GpuDevice;
 use crate::error::GpuError;
@@ -23,8 +21,7 @@ use crate::vulkan::Dispatch;
 pub struct GpuProgram {
     name: String,
     program: Program,
-    /// By buffer.
-    forms: Vec<Form>,
+    shapes: Shapes,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     parameters: Vec<Parameter>,
@@ -50,11 +47,9 @@ impl GpuProgram {
                 kernel: declared.name.clone(),
                 source: Box::new(source),
             })?;
-        let ids = (0..).map(BufferId).zip(&program.buffers);
-        let form = |(id, buffer)| form_of(&program, id, buffer, &declared.parameters, activations);
         let ready = Self {
             name: declared.name.clone(),
-            forms: ids.map(form).collect(),
+            shapes: Shapes::new(&program, declared, kv, activations),
             inputs: declared.inputs.clone(),
             outputs: declared.outputs.clone(),
             parameters: declared.parameters.clone(),
@@ -83,8 +78,8 @@ impl GpuProgram {
             call,
         };
         let mut all = Vec::new();
-        for step in &self.program.steps {
-            let of_step = writer.step(step)?;
+        for (step, shapes) in self.program.steps.iter().zip(self.shapes.steps()) {
+            let of_step = writer.step(step, shapes)?;
             // Parts of one product read what was written before, and write apart from each other.
             let starts = std::iter::once(true).chain(std::iter::repeat(false));
             all.extend(
@@ -100,13 +95,6 @@ impl GpuProgram {
     fn width(&self, id: BufferId) -> u32 {
         let buffer = self.program.buffers.get(id.0 as usize);
         buffer.map_or(0, |buffer| buffer.width)
-    }
-
-    fn form(&self, id: BufferId) -> Form {
-        self.forms
-            .get(id.0 as usize)
-            .copied()
-            .unwrap_or(Form::Plain)
     }
 
     /// Fails where a program is sound, but has what no module computes.
@@ -143,7 +131,7 @@ impl GpuProgram {
                 _ => {}
             }
         }
-        let widths = self.program.buffers.iter().zip(&self.forms);
+        let widths = self.program.buffers.iter().zip(self.shapes.forms());
         for (buffer, form) in widths {
             if matches!(form, Form::Operand(_)) && buffer.width > OPERAND_MAX {
                 let found = format!("{} columns", buffer.width);
@@ -165,11 +153,6 @@ impl GpuProgram {
     fn output_role(&self, port: u32) -> Option<Role> {
         Some(self.outputs.get(port as usize)?.role)
     }
-}
-
-/// Whether a port's rows are keys or values.
-const fn is_cache(role: Role) -> bool {
-    matches!(role, Role::Key | Role::Value)
 }
 
 /// Parts of a norm whose factors fit in the shared memory that every device has (16 KiB, with the rest of the module).

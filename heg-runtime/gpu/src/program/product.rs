@@ -1,11 +1,10 @@
 //! Products as dispatches.
 
 use heg_artifacts::program::{BufferId, Part};
+use heg_spirv::{Module, StepShape, constant};
 
-use super::steps::{Writer, element_number};
-use super::{Form, Operand};
+use super::steps::Writer;
 use crate::error::GpuError;
-use crate::module::{Module, constant};
 use crate::vulkan::{Args, Dispatch};
 
 /// Rows that an invocation multiplies a weight with, at most. Chosen: their sums stay in registers.
@@ -20,7 +19,12 @@ mod flag {
 
 impl Writer<'_> {
     /// The product of rows with one matrix.
-    pub(super) fn product(&self, x: BufferId, part: &Part) -> Result<Dispatch, GpuError> {
+    pub(super) fn product(
+        &self,
+        x: BufferId,
+        part: &Part,
+        shape: &StepShape,
+    ) -> Result<Dispatch, GpuError> {
         let index = part.weight.0 as usize;
         let parameter = self.program.parameters.get(index);
         let weight = self.call.weights.get(index);
@@ -70,31 +74,18 @@ impl Writer<'_> {
             ],
             s: [residual.map_or(0.0, |(_, factor)| factor), 0.0, 0.0, 0.0],
         };
-        let mut constants = vec![
-            (constant::WIDTH, self.program.width(x)),
-            (constant::ELEMENT, element_number(parameter.element)),
-        ];
-        if let Some(columns) = parameter.group_columns {
-            constants.push((constant::COLUMNS, columns.count()));
-        }
-        match self.program.form(x) {
-            Form::Operand(operand) => self.integers(operand, constants, args),
-            Form::Plain => {
+        match shape.module {
+            Module::Product => self.integers(shape.constants.clone(), args),
+            module => {
                 let groups = [outputs.div_ceil(4), rows];
-                self.dispatch(Module::FloatProduct, &constants, args, groups)
+                self.dispatch(module, &shape.constants, args, groups)
             }
         }
     }
 
     /// The product of an operand. One row is read side by side by wide devices; a processor reads rows one by one.
-    fn integers(
-        &self,
-        operand: Operand,
-        mut constants: Vec<(u32, u32)>,
-        args: Args,
-    ) -> Result<Dispatch, GpuError> {
+    fn integers(&self, mut constants: Vec<(u32, u32)>, args: Args) -> Result<Dispatch, GpuError> {
         let [rows, outputs] = [args.n[0], args.n[1]];
-        constants.push((constant::DIGITS, operand.digits));
         let dots = self.device.probe().arithmetic.dots;
         if rows == 1 && self.device.info().kind != "software" {
             let module = if dots {

@@ -39,7 +39,7 @@ pub(crate) struct Candidate {
     pub(crate) has_dots: bool,
     /// Whether the driver offers to import memory of the host, and to which alignment.
     pub(crate) import_alignment: Option<u64>,
-    pub(crate) floats: crate::spirv::Declarations,
+    pub(crate) floats: heg_spirv::spirv::Declarations,
     pub(super) dot_extension: bool,
 }
 
@@ -198,7 +198,7 @@ impl Instance {
             has_dots: knows_dots && dots.shader_integer_dot_product != 0,
             import_alignment: has(ash::ext::external_memory_host::NAME)
                 .then_some(host.min_imported_host_pointer_alignment),
-            floats: crate::spirv::Declarations {
+            floats: heg_spirv::spirv::Declarations {
                 nearest: floats.shader_rounding_mode_rte_float32 != 0,
                 denormals: floats.shader_denorm_preserve_float32 != 0,
                 special: floats.shader_signed_zero_inf_nan_preserve_float32 != 0,

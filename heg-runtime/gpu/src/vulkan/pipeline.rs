@@ -14,7 +14,7 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Compiles a module that [`check`](crate::spirv::check) passes.
+    /// Compiles a module that [`check`](heg_spirv::spirv::check) passes.
     pub(crate) fn new(device: &Arc<Device>, words: &[u32]) -> Result<Arc<Self>, GpuError> {
         let info = vk::ShaderModuleCreateInfo::default().code(words);
         // SAFETY: the words are sound SPIR-V, of capabilities that the device has; the module is destroyed behind the one

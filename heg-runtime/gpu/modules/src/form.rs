@@ -6,7 +6,7 @@ use heg_spec::Activations;
 
 /// The form of a buffer's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
     /// f32; at a port of keys or values, elements of the cache.
     Plain,
     /// Integers, in groups of columns that share a scale.
@@ -15,19 +15,23 @@ pub(super) enum Form {
 
 /// Integers of an operand, as `shaders/include/rows.glsl` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Operand {
+pub struct Operand {
     /// Digits of each: one for 8 bits, two for 16.
-    pub(super) digits: u32,
+    pub digits: u32,
     /// Whether it meets weights of half a byte.
-    pub(super) nibbles: bool,
+    pub nibbles: bool,
 }
 
 /// Numbers of forms in the modules.
-pub(super) mod row_form {
-    pub(in super::super) const PLAIN: u32 = 0;
-    pub(in super::super) const OPERAND: u32 = 1;
-    pub(in super::super) const CACHE_BF16: u32 = 2;
-    pub(in super::super) const CACHE_F32: u32 = 3;
+pub mod row_form {
+    /// f32.
+    pub const PLAIN: u32 = 0;
+    /// Integers with scales.
+    pub const OPERAND: u32 = 1;
+    /// Rows of the cache in bf16.
+    pub const CACHE_BF16: u32 = 2;
+    /// Rows of the cache in f32.
+    pub const CACHE_F32: u32 = 3;
 }
 
 /// The form of a buffer: an operand is rounded where both its weights and the activations are integers, as on the CPU.

@@ -11,7 +11,7 @@ mod specialise;
 mod tests;
 
 pub use check::{Census, check};
-pub(crate) use specialise::{Declarations, declare, specialise};
+pub use specialise::{Declarations, constants, declare, specialise};
 
 /// First word of every module.
 const MAGIC: u32 = 0x0723_0203;

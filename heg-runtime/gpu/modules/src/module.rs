@@ -1,0 +1,172 @@
+//! The committed modules, and what they are specialised by.
+//!
+//! `shaders` has their GLSL and `spirv` what it was compiled to by `cargo xtask shaders`, which also checks that both
+//! belong together. Constants are numbered in `shaders/include/memory.glsl` and `shaders/include/arithmetic.glsl`.
+
+use heg_artifacts::SectionId;
+
+macro_rules! modules {
+    ($($(#[$doc:meta])* $name:ident = $file:literal,)*) => {
+        /// A module of SPIR-V.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Module {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Module {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Name of its files.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $file,)*
+                }
+            }
+
+            /// Its words, little-endian, as committed.
+            pub const fn bytes(self) -> &'static [u8] {
+                match self {
+                    $(Self::$name => include_bytes!(concat!("../../spirv/", $file, ".spv")),)*
+                }
+            }
+        }
+    };
+}
+
+modules! {
+    /// Copies, scales, adds, bends and gates elements.
+    Elementwise = "elementwise",
+    /// RMSNorm, of whole rows or of equal parts.
+    RmsNorm = "rms_norm",
+    /// LayerNorm.
+    LayerNorm = "layer_norm",
+    /// Rotary embedding.
+    Rope = "rope",
+    /// Rows of the embedding table.
+    Embedding = "embedding",
+    /// Rows by their numbers.
+    Gather = "gather",
+    /// Attention over the KV cache.
+    Attention = "attention",
+    /// Operands times integers.
+    Product = "product",
+    /// The same, with the instruction for dot products.
+    ProductDots = "product.dot",
+    /// One operand times integers.
+    OneRow = "one_row",
+    /// The same, with the instruction for dot products.
+    OneRowDots = "one_row.dot",
+    /// Rows of f32 times any weights.
+    FloatProduct = "float_product",
+    /// The properties of the driver's arithmetic.
+    Probe = "probe",
+    /// The same, with the instruction for dot products.
+    ProbeDots = "probe.dot",
+}
+
+impl Module {
+    /// Its words, as committed.
+    pub fn words(self) -> Vec<u32> {
+        words_of(self.bytes())
+    }
+
+    /// Whether it has the instruction for dot products, which not every driver takes.
+    pub const fn has_dots(self) -> bool {
+        matches!(self, Self::ProductDots | Self::OneRowDots | Self::ProbeDots)
+    }
+
+    /// The module of a name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .find(|module| module.name() == name)
+            .copied()
+    }
+
+    /// Hash of its words, by which bundles name them.
+    pub fn section(self) -> SectionId {
+        SectionId::of(self.bytes())
+    }
+
+    /// All modules that a step of this one may run as: which of them depends on the rows of a call and on the device.
+    pub const fn alternatives(self) -> &'static [Self] {
+        match self {
+            Self::Product => &[
+                Self::Product,
+                Self::ProductDots,
+                Self::OneRow,
+                Self::OneRowDots,
+            ],
+            Self::Elementwise => &[Self::Elementwise],
+            Self::RmsNorm => &[Self::RmsNorm],
+            Self::LayerNorm => &[Self::LayerNorm],
+            Self::Rope => &[Self::Rope],
+            Self::Embedding => &[Self::Embedding],
+            Self::Gather => &[Self::Gather],
+            Self::Attention => &[Self::Attention],
+            Self::ProductDots => &[Self::ProductDots],
+            Self::OneRow => &[Self::OneRow],
+            Self::OneRowDots => &[Self::OneRowDots],
+            Self::FloatProduct => &[Self::FloatProduct],
+            Self::Probe => &[Self::Probe],
+            Self::ProbeDots => &[Self::ProbeDots],
+        }
+    }
+}
+
+/// Little-endian bytes as words; bytes behind the last whole word are left out.
+pub(crate) fn words_of(bytes: &[u8]) -> Vec<u32> {
+    let (words, _) = bytes.as_chunks::<4>();
+    words.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// Numbers of the specialisation constants.
+pub mod constant {
+    /// Means of a · b + c: 0, the instruction; 1, steps.
+    pub const FMA: u32 = 0;
+    /// Means of division, likewise.
+    pub const DIV: u32 = 1;
+    /// Means of square roots, likewise.
+    pub const SQRT: u32 = 2;
+    /// Elements of a row, columns of a matrix.
+    pub const WIDTH: u32 = 3;
+    /// Elements of a head.
+    pub const HEAD: u32 = 4;
+    /// Rows that an invocation multiplies.
+    pub const ROWS: u32 = 5;
+    /// Form of the rows that are written.
+    pub const FORM: u32 = 6;
+    /// Parts of a row that are normed apart.
+    pub const GROUPS: u32 = 7;
+    /// Element type of weights, keys and values.
+    pub const ELEMENT: u32 = 8;
+    /// Operation on elements.
+    pub const OPERATION: u32 = 9;
+    /// Digits of an operand's integers.
+    pub const DIGITS: u32 = 10;
+    /// 1 where an operand meets weights of half a byte.
+    pub const NIBBLES: u32 = 11;
+    /// Columns that share a scale, of weights of half a byte.
+    pub const COLUMNS: u32 = 12;
+    /// Dimensions of a head that are rotated.
+    pub const ROTATED: u32 = 13;
+
+    /// Names of the constants, by number.
+    pub const NAMES: [&str; 14] = [
+        "fma",
+        "division",
+        "root",
+        "width",
+        "head",
+        "rows",
+        "form",
+        "groups",
+        "element",
+        "operation",
+        "digits",
+        "nibbles",
+        "columns",
+        "rotated",
+    ];
+}

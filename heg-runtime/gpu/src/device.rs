@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use heg_artifacts::Bundle;
+use heg_files::OwnFolder;
 use heg_spirv::BundleModules;
 
 use crate::error::GpuError;
+use crate::kept::KeptPipelines;
 use crate::pipelines::Pipelines;
 use crate::probe::{Probe, probe};
 use crate::region::{GpuRegion, Owner};
@@ -114,7 +116,7 @@ impl GpuDevice {
         let instance = Instance::load(options.validation)?;
         let candidate = choose(instance.candidates()?, options.name.as_deref())?;
         let device = Device::open(&instance, &candidate)?;
-        let pipelines = Pipelines::new(&device);
+        let pipelines = Pipelines::new(&device)?;
         let probe = probe(&pipelines)?;
         let sharing = sharing::try_import(&pipelines, probe.arithmetic);
         Ok(Self {
@@ -174,6 +176,16 @@ impl GpuDevice {
         };
         self.pipelines.take_modules(modules);
         Ok(origin)
+    }
+
+    /// Makes further pipelines from what an earlier process kept in a folder, and keeps all there when the device is
+    /// closed: in a file for this device and version of its driver.
+    ///
+    /// # Errors
+    ///
+    /// Error of the driver. A file that cannot be used is none.
+    pub fn keep_pipelines(&self, folder: &OwnFolder) -> Result<KeptPipelines, GpuError> {
+        self.pipelines.keep(folder)
     }
 
     /// Memory where the device is fastest.

@@ -15,6 +15,7 @@
 mod arithmetic;
 mod device;
 mod error;
+mod kept;
 mod lookup;
 mod model;
 mod order;
@@ -30,6 +31,7 @@ mod weights;
 pub use arithmetic::{Arithmetic, Means};
 pub use device::{GpuDevice, GpuInfo, GpuOptions, ModuleOrigin, Sharing};
 pub use error::GpuError;
+pub use kept::KeptPipelines;
 pub use lookup::{EmbeddingCall, GatherCall};
 pub use model::{GpuModel, GpuModelOptions};
 pub use order::{GpuOrder, GpuTask};

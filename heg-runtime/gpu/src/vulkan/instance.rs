@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use ash::{Entry, vk};
 
 use crate::error::GpuError;
+use crate::kept::CacheOwner;
 
 /// A loaded Vulkan library with an instance.
 pub(crate) struct Instance {
@@ -33,6 +34,8 @@ pub(crate) struct Candidate {
     pub(crate) api: (u32, u32, u32),
     /// The identity of device and driver, the same in every process.
     pub(crate) identity: String,
+    /// The owner of its pipeline caches.
+    pub(crate) cache_owner: CacheOwner,
     /// The first requirement of programs that the device lacks, if any.
     pub(crate) lacks: Option<&'static str>,
     /// Whether it has the instruction for dot products of bytes.
@@ -194,6 +197,11 @@ impl Instance {
                 hex(id.driver_uuid),
                 properties.driver_version
             ),
+            cache_owner: CacheOwner {
+                vendor: properties.vendor_id,
+                device: properties.device_id,
+                uuid: properties.pipeline_cache_uuid,
+            },
             lacks,
             has_dots: knows_dots && dots.shader_integer_dot_product != 0,
             import_alignment: has(ash::ext::external_memory_host::NAME)

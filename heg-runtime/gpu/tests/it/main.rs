@@ -11,6 +11,7 @@
 mod attention;
 mod both;
 mod device;
+mod kept;
 mod noise;
 mod products;
 mod rounding;

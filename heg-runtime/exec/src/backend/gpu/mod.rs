@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_artifacts::Bundle;
+use heg_files::OwnFolder;
 use heg_gpu::{Fidelity, GpuDevice, GpuOptions};
 use heg_spec::soc::{Device, Gpu};
 use heg_spec::{DeviceClass, Soc};
@@ -89,6 +90,17 @@ impl Backend for GpuPrograms {
     fn describe(&self, facts: &DeviceFacts) -> Option<String> {
         let role = self.of_role.get(&facts.role)?.as_ref().ok()?;
         Some(role.describe())
+    }
+
+    fn keep_in(&mut self, cache: &OwnFolder, _: &[DeviceFacts]) {
+        let mut seen: Vec<&Arc<GpuDevice>> = Vec::new();
+        for role in self.of_role.values().flatten() {
+            if !seen.iter().any(|device| Arc::ptr_eq(device, &role.device)) {
+                // Without what was kept, pipelines are compiled again.
+                let _ = role.device.keep_pipelines(cache);
+                seen.push(&role.device);
+            }
+        }
     }
 
     fn runs(&self, rung: Rung) -> bool {

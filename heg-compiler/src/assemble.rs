@@ -66,6 +66,12 @@ impl<'a> Assembly<'a> {
         section.id
     }
 
+    pub(crate) fn add_all(&mut self, sections: &[Section]) {
+        for section in sections {
+            self.add(*section);
+        }
+    }
+
     fn put(&mut self, bytes: &[u8]) -> Result<SectionId, CompileError> {
         let section = self.store.put_bytes(bytes)?;
         Ok(self.add(section))
@@ -130,10 +136,9 @@ impl<'a> Assembly<'a> {
         }
         let table = stored_element(ParamKind::Table, self.plan.weights);
         collection.add_rows(self.plan.dims.hidden, table);
-        for module in collection.modules() {
-            let section = self.module(module)?;
-            self.add(section);
-        }
+        let sections = collection.modules().map(|module| self.module(module));
+        let sections = sections.collect::<Result<Vec<_>, _>>()?;
+        self.add_all(&sections);
         Ok(collection.part())
     }
 

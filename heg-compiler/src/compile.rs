@@ -113,9 +113,7 @@ fn compile_from_store(
         options.npu_blobs,
         &inquirer,
     )?;
-    for section in &blobs.sections {
-        build.add(*section);
-    }
+    build.add_all(&blobs.sections);
     let rope = build.rope(&config)?;
     let provenance = provenance((config_name, &config), &text, &plan, blobs.compiler);
     let text = build.text(text)?;

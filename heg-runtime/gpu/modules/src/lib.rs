@@ -18,6 +18,5 @@ pub mod spirv;
 
 pub use bundle::{BundleModules, ModuleError, verify};
 pub use collection::{BUNDLE_ACTIVATIONS, Collection};
-pub use form::{Form, Operand, row_form};
 pub use module::{Module, constant};
 pub use shapes::{Shapes, StepShape, element_number, is_cache};

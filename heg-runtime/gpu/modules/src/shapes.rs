@@ -86,9 +86,10 @@ impl Shapes {
         Self { forms, steps }
     }
 
-    /// Forms of the program's buffers.
-    pub fn forms(&self) -> &[Form] {
-        &self.forms
+    /// For each of the program's buffers, whether its rows are integers that share scales.
+    pub fn are_integers(&self) -> impl Iterator<Item = bool> {
+        let forms = self.forms.iter();
+        forms.map(|form| matches!(form, Form::Operand(_)))
     }
 
     /// The shapes of each step, in order: one for each part of a product, and one for any other step.

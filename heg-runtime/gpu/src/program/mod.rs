@@ -8,7 +8,7 @@ mod steps;
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Port, Role};
 use heg_artifacts::program::{BufferId, BufferPlace, Program, Step};
 use heg_spec::Activations;
-use heg_spirv::{Form, Shapes, is_cache};
+use heg_spirv::{Shapes, is_cache};
 
 pub use call::{GpuCall, GpuRows, GpuWeight};
 
@@ -131,9 +131,9 @@ impl GpuProgram {
                 _ => {}
             }
         }
-        let widths = self.program.buffers.iter().zip(self.shapes.forms());
-        for (buffer, form) in widths {
-            if matches!(form, Form::Operand(_)) && buffer.width > OPERAND_MAX {
+        let widths = self.program.buffers.iter().zip(self.shapes.are_integers());
+        for (buffer, is_integers) in widths {
+            if is_integers && buffer.width > OPERAND_MAX {
                 let found = format!("{} columns", buffer.width);
                 return refuse(
                     "an operand",

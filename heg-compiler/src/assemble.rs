@@ -9,7 +9,7 @@ use heg_artifacts::manifest::{
 };
 use heg_artifacts::{Error, MANIFEST_REVISION, SectionId, Store};
 use heg_spec::{DeviceClass, WeightForm};
-use heg_spirv::{Collection, Module};
+use heg_spirv::{Collection, Module, PackedModule};
 
 use crate::encode::{StoredWeight, weight_name};
 use crate::error::CompileError;
@@ -144,8 +144,8 @@ impl<'a> Assembly<'a> {
 
     /// A module's section. All bundles share it, so it is mostly in the store.
     fn module(&self, module: Module) -> Result<Section, CompileError> {
-        let bytes = module.bytes();
-        match self.store.section(module.section()) {
+        let PackedModule { bytes, section } = module.packed();
+        match self.store.section(*section) {
             Ok(section) if section.bytes == bytes.len() as u64 => Ok(section),
             Ok(_) | Err(Error::NoSuchSection { .. }) => Ok(self.store.put_bytes(bytes)?),
             Err(error) => Err(error.into()),

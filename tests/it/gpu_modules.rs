@@ -10,7 +10,7 @@ use heg_compiler::{CompileOptions, GpuModules, Silent, Target, compile};
 use heg_gpu::{GpuModel, GpuModelOptions, ModuleOrigin, RowState};
 use heg_runtime::Loaded;
 use heg_spec::{Activations, WeightForm};
-use heg_spirv::{BundleModules, Module};
+use heg_spirv::{BundleModules, Module, spirv};
 use heg_tests::roles::{drop_unused, rewrite};
 use heg_tests::{FAMILIES, Workbench, chain, fixture, four_bits};
 
@@ -118,12 +118,12 @@ fn with_changed_module(
     bundle: &Path,
     name: &str,
     module: Module,
-    change: impl FnOnce(&mut Vec<u8>),
+    change: impl FnOnce(&mut Vec<u32>),
 ) -> std::path::PathBuf {
     rewrite(workbench, bundle, name, |manifest, store: &Store| {
-        let mut words = module.bytes().to_vec();
+        let mut words = module.words();
         change(&mut words);
-        let section = store.put_bytes(&words).unwrap();
+        let section = store.put_bytes(&spirv::pack(&words)).unwrap();
         manifest.sections.push(section);
         let modules = manifest.gpu.iter_mut().flat_map(|gpu| &mut gpu.modules);
         for changed in modules.filter(|it| it.name == module.name()) {
@@ -133,16 +133,11 @@ fn with_changed_module(
     })
 }
 
-/// Writes a word at the first place where `found` occurs, so many words behind it.
-fn put_word(bytes: &mut [u8], found: &[u32], behind: usize, word: u32) {
-    let found: Vec<u8> = found.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let (at, _) = bytes
-        .chunks_exact(4)
-        .enumerate()
-        .find(|(at, _)| bytes[4 * at..].starts_with(&found))
-        .unwrap();
-    let at = 4 * (at + behind);
-    bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+/// Writes a word behind so many others at the first place where all of them are.
+fn put_word(words: &mut [u32], found: &[u32], behind: usize, word: u32) {
+    let mut windows = words.windows(found.len());
+    let at = windows.position(|window| window == found).unwrap();
+    words[at + behind] = word;
 }
 
 /// `OpCapability Shader`, and `Float64`.
@@ -153,7 +148,7 @@ const FLOAT64: u32 = 10;
 fn modules_that_no_gpu_should_run_are_refused() {
     let workbench = Workbench::new().unwrap();
     let bundle = tiny_agent(&workbench);
-    let refusal = |name: &str, change: fn(&mut Vec<u8>)| {
+    let refusal = |name: &str, change: fn(&mut Vec<u32>)| {
         let changed = with_changed_module(&workbench, &bundle, name, Module::RmsNorm, change);
         let loaded = Loaded::open(&changed).unwrap();
         let taken = BundleModules::read(loaded.bundle()).unwrap();
@@ -164,24 +159,29 @@ fn modules_that_no_gpu_should_run_are_refused() {
         chain(&error, workbench.folder())
     };
     let texts = [
-        refusal("capability", |bytes| {
-            put_word(bytes, &CAPABILITY_SHADER, 1, FLOAT64);
+        refusal("capability", |words| {
+            put_word(words, &CAPABILITY_SHADER, 1, FLOAT64);
         }),
-        refusal("contractible", |bytes| {
+        refusal("contractible", |words| {
             // The first operation that must not be contracted is told to have relaxed precision instead.
-            let decorations = bytes.clone();
-            let words: Vec<u32> = decorations
-                .chunks_exact(4)
-                .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
-                .collect();
-            let fixed = words.windows(3);
-            let fixed = fixed.filter(|it| it[0] == (3 << 16 | 71) && it[2] == 42);
-            let first = fixed.take(1).next().unwrap().to_vec();
-            put_word(bytes, &first, 2, 0);
+            let mut windows = words.windows(3);
+            let fixed = windows.position(|it| it[0] == (3 << 16 | 71) && it[2] == 42);
+            words[fixed.unwrap() + 2] = 0;
         }),
-        refusal("short", |bytes| bytes.truncate(996)),
+        refusal("short", |words| words.truncate(249)),
     ];
     insta::assert_snapshot!("refused_modules", texts.join("\n\n"));
+    let unpacked = rewrite(&workbench, &bundle, "unpacked", |manifest, store| {
+        let section = store.put_bytes(&[1, 0x80]).unwrap();
+        manifest.sections.push(section);
+        manifest.gpu.as_mut().unwrap().modules[0].section = section.id;
+        drop_unused(manifest);
+    });
+    let error = Loaded::open(&unpacked)
+        .unwrap()
+        .verify(THREADS)
+        .unwrap_err();
+    insta::assert_snapshot!("refused_bytes", chain(&error, workbench.folder()));
     let foreign = rewrite(&workbench, &bundle, "constant", |manifest, _| {
         let modules = manifest.gpu.iter_mut().flat_map(|gpu| &mut gpu.modules);
         for module in modules.filter(|module| module.name == "gather") {
@@ -232,15 +232,17 @@ fn a_device_runs_the_bundles_modules_and_else_its_own() {
         pass(&without, test),
         Some((ModuleOrigin::Own, expected.clone()))
     );
-    let other = with_changed_module(&workbench, &bundle, "other", Module::Product, |bytes| {
-        put_word(bytes, &CAPABILITY_SHADER, 1, FLOAT64);
+    let other = with_changed_module(&workbench, &bundle, "other", Module::Product, |words| {
+        put_word(words, &CAPABILITY_SHADER, 1, FLOAT64);
     });
     let origin = ModuleOrigin::OtherVersion { unknown: 1 };
     assert_eq!(pass(&other, test), Some((origin, expected)));
     // A section whose bytes have not its hash is no module at all.
     let mut bytes = std::fs::read(&bundle).unwrap();
     let opened = Bundle::open(&bundle).unwrap();
-    let range = opened.section_range(Module::Product.section()).unwrap();
+    let range = opened
+        .section_range(Module::Product.packed().section)
+        .unwrap();
     bytes[range.start as usize + 100] ^= 1;
     let damaged = Bundle::from_bytes(&bytes).unwrap();
     let error = BundleModules::read(&damaged).unwrap_err();

@@ -1,8 +1,8 @@
 //! Checks of the GPU's part: names, lengths and shapes. The words of modules are checked by those who run or verify them
 //! (`heg-spirv`).
 
-use super::check_name;
 use super::sections::Lengths;
+use super::{check_name, check_nonzero};
 use crate::error::Error;
 use crate::manifest::{GPU_BYTES_MAX, GpuModule, GpuPart};
 use crate::references::Reference;
@@ -33,11 +33,7 @@ pub(super) fn check_gpu(gpu: Option<&GpuPart>, lengths: &Lengths) -> Result<(), 
         before = Some(name);
         let reference = Reference::GpuModule(index);
         let found = lengths.of(reference, *section)?;
-        if found == 0 || !found.is_multiple_of(4) {
-            let found = format!("a section of `{found}` bytes");
-            let expected = "words of `4` bytes, at least one";
-            return Err(Error::invalid(reference.to_string(), found, expected));
-        }
+        check_nonzero(|| format!("bytes of {reference}"), found)?;
         bytes = bytes.saturating_add(found);
         if bytes > GPU_BYTES_MAX {
             let found = format!("`{bytes}` bytes with those before it");

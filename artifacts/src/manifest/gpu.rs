@@ -24,7 +24,7 @@ pub struct GpuPart {
 pub struct GpuModule {
     /// Name of its shader, e.g. `rms_norm`.
     pub name: String,
-    /// Its words, little-endian.
+    /// Its words, packed as `FORMAT.md` says.
     pub section: SectionId,
     /// Its shapes, ascending: values of specialisation constants, by their numbers.
     pub shapes: Vec<BTreeMap<u32, u32>>,

@@ -68,11 +68,11 @@ fn gpu_modules() {
         }
     };
     check(
-        "`gpu.modules[0].section` is a section of `9` bytes, expected words of `4` bytes, at least one",
-        of_literals(9),
+        "`bytes of gpu.modules[0].section` is `0`, expected at least `1`",
+        of_literals(0),
     );
     check(
-        "`gpu.modules[0].section` is `300004` bytes with those before it, expected at most `300000`",
-        of_literals(300_004),
+        "`gpu.modules[0].section` is `300001` bytes with those before it, expected at most `300000`",
+        of_literals(300_001),
     );
 }

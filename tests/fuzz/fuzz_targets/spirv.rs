@@ -1,18 +1,23 @@
-//! Reads arbitrary bytes as a module of SPIR-V: checks it, overwrites its constants, and adds declarations.
+//! Reads arbitrary bytes as a module of SPIR-V, packed and as words: checks it, overwrites its constants, and adds declarations.
 //!
 //! The first eight bytes are a number and a value of a constant. What passes the check is a module that a driver may
 //! see, so each change of it must pass the check again, with nothing but what was asked for.
 
 #![no_main]
 
-use heg_spirv::spirv::{Declarations, check, constants, declare, specialise};
+use heg_spirv::spirv::{Declarations, check, constants, declare, pack, specialise, unpack};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
+    if let Ok(words) = unpack(input) {
+        assert!(words.len() <= input.len());
+        assert_eq!(pack(&words), input);
+    }
     let words: Vec<u32> = input
         .chunks_exact(4)
         .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
         .collect();
+    assert_eq!(unpack(&pack(&words)).as_ref(), Ok(&words));
     let [number, value, module @ ..] = words.as_slice() else {
         return;
     };

@@ -55,11 +55,11 @@ fn write_modules(folder: &Path) {
         for module in collection.modules() {
             manifest
                 .sections
-                .push(store.put_bytes(module.bytes()).unwrap());
+                .push(store.put_bytes(&module.packed().bytes).unwrap());
         }
         let mut part = collection.part().unwrap();
         part.modules.retain(|module| module.name != "attention");
-        let attention = Module::Attention.section();
+        let attention = Module::Attention.packed().section;
         manifest.sections.retain(|section| section.id != attention);
         manifest.gpu = Some(part);
     });

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use heg_artifacts::Bundle;
 use heg_artifacts::manifest::GpuModule;
-use heg_artifacts::{Bundle, SectionId};
 
-use crate::module::{Module, words_of};
+use crate::module::Module;
 use crate::spirv::{self, SpirvError};
 
 /// A fault of a bundle's modules.
@@ -91,12 +91,12 @@ impl BundleModules {
     ///
     /// # Errors
     ///
-    /// [`ModuleError::Section`] if a section is damaged.
+    /// [`ModuleError::Section`] if a section of one of them is damaged.
     pub fn read(bundle: &Bundle) -> Result<Self, ModuleError> {
         let mut taken = Self::default();
         for module in modules(bundle) {
             let known = Module::of_name(&module.name);
-            match known.filter(|known| known.section() == module.section) {
+            match known.filter(|known| known.packed().section == module.section) {
                 Some(known) => {
                     taken.words.insert(known, words(bundle, module)?);
                 }
@@ -128,11 +128,13 @@ fn modules(bundle: &Bundle) -> &[GpuModule] {
 }
 
 fn words(bundle: &Bundle, module: &GpuModule) -> Result<Vec<u32>, ModuleError> {
-    let section: SectionId = module.section;
-    let copy = bundle.section_copy(section);
+    let copy = bundle.section_copy(module.section);
     let copy = copy.map_err(|source| ModuleError::Section {
         name: module.name.clone(),
         source: Box::new(source),
     })?;
-    Ok(words_of(&copy))
+    spirv::unpack(&copy).map_err(|source| ModuleError::Unsound {
+        name: module.name.clone(),
+        source,
+    })
 }

@@ -78,7 +78,7 @@ impl Collection {
     pub fn part(self) -> Option<GpuPart> {
         let modules = self.modules.into_iter().map(|(module, needed)| GpuModule {
             name: module.name().to_owned(),
-            section: module.section(),
+            section: module.packed().section,
             shapes: needed.shapes.into_iter().collect(),
         });
         let mut modules: Vec<GpuModule> = modules.collect();

@@ -18,5 +18,5 @@ pub mod spirv;
 
 pub use bundle::{BundleModules, ModuleError, verify};
 pub use collection::{BUNDLE_ACTIVATIONS, Collection};
-pub use module::{Module, constant};
+pub use module::{Module, PackedModule, constant};
 pub use shapes::{Shapes, StepShape, element_number, is_cache};

@@ -3,7 +3,11 @@
 //! `shaders` has their GLSL and `spirv` what it was compiled to by `cargo xtask shaders`, which also checks that both
 //! belong together. Constants are numbered in `shaders/include/memory.glsl` and `shaders/include/arithmetic.glsl`.
 
+use std::sync::OnceLock;
+
 use heg_artifacts::SectionId;
+
+use crate::spirv;
 
 macro_rules! modules {
     ($($(#[$doc:meta])* $name:ident = $file:literal,)*) => {
@@ -25,7 +29,7 @@ macro_rules! modules {
             }
 
             /// Its words, little-endian, as committed.
-            pub const fn bytes(self) -> &'static [u8] {
+            const fn bytes(self) -> &'static [u8] {
                 match self {
                     $(Self::$name => include_bytes!(concat!("../../spirv/", $file, ".spv")),)*
                 }
@@ -84,9 +88,15 @@ impl Module {
             .copied()
     }
 
-    /// Hash of its words, by which bundles name them.
-    pub fn section(self) -> SectionId {
-        SectionId::of(self.bytes())
+    /// Its words as the bytes of a section, and the hash of these, by which bundles name them.
+    pub fn packed(self) -> &'static PackedModule {
+        static ALL: [OnceLock<PackedModule>; Module::ALL.len()] =
+            [const { OnceLock::new() }; Module::ALL.len()];
+        ALL[self as usize].get_or_init(|| {
+            let bytes = spirv::pack(&self.words());
+            let section = SectionId::of(&bytes);
+            PackedModule { bytes, section }
+        })
     }
 
     /// All modules that a step of this one may run as: which of them depends on the rows of a call and on the device.
@@ -115,8 +125,17 @@ impl Module {
     }
 }
 
+/// A module as a section of a bundle.
+#[derive(Debug)]
+pub struct PackedModule {
+    /// The section's bytes.
+    pub bytes: Vec<u8>,
+    /// The section's name.
+    pub section: SectionId,
+}
+
 /// Little-endian bytes as words; bytes behind the last whole word are left out.
-pub(crate) fn words_of(bytes: &[u8]) -> Vec<u32> {
+fn words_of(bytes: &[u8]) -> Vec<u32> {
     let (words, _) = bytes.as_chunks::<4>();
     words.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }

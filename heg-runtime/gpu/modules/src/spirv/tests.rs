@@ -85,7 +85,7 @@ fn a_constant_without_a_value_leaves_the_next_instruction_alone() {
 fn modules_of_a_bundle_stay_below_their_limit() {
     let carried = Module::ALL.iter();
     let carried = carried.filter(|it| !matches!(it, Module::Probe | Module::ProbeDots));
-    let bytes: usize = carried.map(|module| module.bytes().len()).sum();
+    let bytes: usize = carried.map(|module| module.packed().bytes.len()).sum();
     let most = heg_artifacts::manifest::GPU_BYTES_MAX;
     assert!(bytes as u64 <= most, "{bytes} bytes of at most {most}");
 }
@@ -94,6 +94,7 @@ fn modules_of_a_bundle_stay_below_their_limit() {
 fn constants_are_overwritten_and_declarations_pass_the_check() {
     for module in Module::ALL {
         let mut words = module.words();
+        assert_eq!(unpack(&module.packed().bytes).as_ref(), Ok(&words));
         let default = words.clone();
         specialise(&mut words, &[(0, 1), (99, 5)]).unwrap_or_else(|error| panic!("{error}"));
         let changed = words.iter().zip(&default).filter(|(a, b)| a != b).count();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use heg_artifacts::manifest::{GPU_BYTES_MAX, GpuPart};
 use heg_artifacts::{Bundle, Store};
 use heg_compiler::{CompileOptions, GpuModules, Silent, Target, compile};
-use heg_gpu::{GpuModel, GpuModelOptions, ModuleOrigin, RowState};
+use heg_gpu::{GpuDevice, GpuModel, GpuModelOptions, ModuleOrigin, RowState};
 use heg_runtime::Loaded;
 use heg_spec::{Activations, WeightForm};
-use heg_spirv::{BundleModules, Module, spirv};
+use heg_spirv::{BundleModules, Module, StepShape, spirv};
 use heg_tests::roles::{drop_unused, rewrite};
 use heg_tests::{FAMILIES, Workbench, chain, fixture, four_bits};
 
@@ -192,9 +192,18 @@ fn modules_that_no_gpu_should_run_are_refused() {
     insta::assert_snapshot!("refused_shape", chain(&error, workbench.folder()));
 }
 
-/// Logits of a pass, and whose modules computed them.
-fn pass(bundle: &Path, test: &str) -> Option<(ModuleOrigin, Vec<u32>)> {
-    let device = device_or_skip(test)?;
+/// A model on a device, after passes of four rows and of one.
+struct Ran {
+    origin: ModuleOrigin,
+    /// Logits of the first pass.
+    logits: Vec<u32>,
+    /// Pipelines that no shape of the bundle is a part of: what a call adds to a shape are the constants of calls.
+    unlisted: Vec<StepShape>,
+}
+
+fn run(device: &Arc<GpuDevice>, bundle: &Path) -> Ran {
+    // Of the probe, and of models before.
+    let before = device.pipeline_shapes();
     let opened = Arc::new(Bundle::open(bundle).unwrap());
     let origin = device.take_modules(&opened).unwrap();
     let options = GpuModelOptions {
@@ -202,17 +211,54 @@ fn pass(bundle: &Path, test: &str) -> Option<(ModuleOrigin, Vec<u32>)> {
         rows: 4,
         cache_rows: 64,
     };
-    let mut model = GpuModel::new(Arc::clone(&device), opened, options).unwrap();
+    let mut model = GpuModel::new(Arc::clone(device), Arc::clone(&opened), options).unwrap();
     let row = |position: u32| RowState {
         position,
         cache_row: position,
         token: 7 + position,
         ..RowState::default()
     };
-    let rows: Vec<_> = (0..4).map(row).collect();
-    let logits = model.run(&rows, &[3]).unwrap();
+    let rows: Vec<_> = (0..5).map(row).collect();
+    let logits = model.run(&rows[..4], &[3]).unwrap();
+    model.run(&rows[4..], &[0]).unwrap();
     assert_eq!(device.complaints(), [""; 0]);
-    Some((origin, logits.into_iter().map(f32::to_bits).collect()))
+    let gpu = opened.manifest().gpu.as_ref();
+    let is_listed = |made: &StepShape| {
+        let mut modules = gpu.iter().flat_map(|gpu| &gpu.modules);
+        let module = modules.find(|module| module.name == made.module.name());
+        let mut shapes = module.iter().flat_map(|module| &module.shapes);
+        shapes.any(|shape| {
+            let mut constants = shape.iter();
+            constants.all(|(number, value)| made.constants.contains(&(*number, *value)))
+        })
+    };
+    let made = device.pipeline_shapes().into_iter();
+    Ran {
+        origin,
+        logits: logits.into_iter().map(f32::to_bits).collect(),
+        unlisted: made
+            .filter(|it| !before.contains(it) && !is_listed(it))
+            .collect(),
+    }
+}
+
+#[test]
+fn all_that_runs_is_among_the_shapes_of_the_bundle() {
+    let test = "all_that_runs_is_among_the_shapes_of_the_bundle";
+    let Some(device) = device_or_skip(test) else {
+        return;
+    };
+    let workbench = Workbench::new().unwrap();
+    for family in FAMILIES {
+        for (index, weights) in [WeightForm::W8A16, WeightForm::F16].into_iter().enumerate() {
+            let folder = fixture(&format!("golden/{family}"));
+            let name = format!("{family}-{index}");
+            let compiled = workbench.compile(&folder, &name, |spec| spec.weights = weights);
+            let ran = run(&device, &compiled.unwrap().0);
+            assert_eq!(ran.origin, ModuleOrigin::Bundle, "{name}");
+            assert_eq!(ran.unlisted, [], "{name}");
+        }
+    }
 }
 
 #[test]
@@ -220,23 +266,26 @@ fn a_device_runs_the_bundles_modules_and_else_its_own() {
     let test = "a_device_runs_the_bundles_modules_and_else_its_own";
     let workbench = Workbench::new().unwrap();
     let bundle = tiny_agent(&workbench);
-    let Some((origin, expected)) = pass(&bundle, test) else {
+    let Some(device) = device_or_skip(test) else {
         return;
     };
-    assert_eq!(origin, ModuleOrigin::Bundle);
+    let expected = run(&device, &bundle);
+    assert_eq!(expected.origin, ModuleOrigin::Bundle);
     let without = rewrite(&workbench, &bundle, "without", |manifest, _| {
         manifest.gpu = None;
         drop_unused(manifest);
     });
-    assert_eq!(
-        pass(&without, test),
-        Some((ModuleOrigin::Own, expected.clone()))
-    );
     let other = with_changed_module(&workbench, &bundle, "other", Module::Product, |words| {
         put_word(words, &CAPABILITY_SHADER, 1, FLOAT64);
     });
-    let origin = ModuleOrigin::OtherVersion { unknown: 1 };
-    assert_eq!(pass(&other, test), Some((origin, expected)));
+    let unknown = ModuleOrigin::OtherVersion { unknown: 1 };
+    for (bundle, origin) in [(without, ModuleOrigin::Own), (other, unknown)] {
+        // A device keeps the modules that it took first.
+        let ran = run(&device_or_skip(test).unwrap(), &bundle);
+        assert_eq!(ran.origin, origin);
+        assert_eq!(ran.logits, expected.logits, "{origin:?}");
+        assert_eq!(ran.unlisted.is_empty(), origin != ModuleOrigin::Own);
+    }
     // A section whose bytes have not its hash is no module at all.
     let mut bytes = std::fs::read(&bundle).unwrap();
     let opened = Bundle::open(&bundle).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use heg_artifacts::Bundle;
 use heg_files::OwnFolder;
-use heg_spirv::BundleModules;
+use heg_spirv::{BundleModules, StepShape};
 
 use crate::error::GpuError;
 use crate::kept::KeptPipelines;
@@ -159,6 +159,11 @@ impl GpuDevice {
     /// Pipelines that were made so far.
     pub fn pipeline_count(&self) -> usize {
         self.pipelines.count()
+    }
+
+    /// The modules of these, each with the constants of its shape and of calls; in no order.
+    pub fn pipeline_shapes(&self) -> Vec<StepShape> {
+        self.pipelines.shapes()
     }
 
     /// Takes the modules of a bundle that this version knows, and says whose are run from then on. For modules that a

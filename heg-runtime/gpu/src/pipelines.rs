@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heg_files::OwnFolder;
-use heg_spirv::{BundleModules, Module, spirv};
+use heg_spirv::{BundleModules, Module, StepShape, spirv};
 
 use crate::arithmetic::Arithmetic;
 use crate::error::GpuError;
@@ -100,6 +100,16 @@ impl Pipelines {
         let mut words = bundled.map_or_else(|| module.words(), <[u32]>::to_vec);
         spirv::specialise(&mut words, constants).map_err(wrong)?;
         spirv::declare(&words, declared).map_err(wrong)
+    }
+
+    /// What pipelines were made of, but for the driver's variant.
+    pub(crate) fn shapes(&self) -> Vec<StepShape> {
+        let made = taken(&self.made);
+        let shapes = made.keys().map(|(module, constants, _)| StepShape {
+            module: *module,
+            constants: constants.clone(),
+        });
+        shapes.collect()
     }
 
     /// Number of pipelines.

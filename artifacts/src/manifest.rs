@@ -8,6 +8,7 @@
 //! weights. Readers must not trust these types by themselves: [`crate::Bundle`] checks every reference once, on
 //! opening, so that all other code can index without checks.
 
+mod gpu;
 mod kernel;
 mod variant;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::content_id::SectionId;
 
+pub use gpu::{GPU_BYTES_MAX, GpuModule, GpuPart};
 pub use kernel::{Kernel, Parameter, Port, Role, Rows, Term, Work};
 pub use variant::{Binding, Blob, Compatibility, ElementType, Elements, ShapeClass, Variant};
 
@@ -59,6 +61,9 @@ pub struct Manifest {
     /// bundle runs without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<SectionId>,
+    /// Modules for GPUs. A bundle runs without them, by those of the runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuPart>,
     /// Origin of the bundle.
     pub provenance: Provenance,
     /// Every section, in file order. Identifiers are unique.

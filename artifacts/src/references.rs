@@ -8,7 +8,8 @@ use std::fmt;
 
 use crate::content_id::SectionId;
 use crate::manifest::{
-    Blob, Kernel, KernelUse, Layer, Manifest, RopeTable, ShapeClass, Text, Variant, Weight,
+    Blob, GpuModule, GpuPart, Kernel, KernelUse, Layer, Manifest, RopeTable, ShapeClass, Text,
+    Variant, Weight,
 };
 use heg_spec::Group;
 
@@ -43,6 +44,8 @@ pub enum Reference {
     Annotations,
     /// `partitions`.
     Partitions,
+    /// `gpu.modules[i].section`.
+    GpuModule(usize),
 }
 
 impl Reference {
@@ -82,6 +85,11 @@ impl Reference {
             Self::Answer(None, _) => "known answer of the head".to_owned(),
             Self::Annotations => "annotations".to_owned(),
             Self::Partitions => "partitions".to_owned(),
+            Self::GpuModule(index) => {
+                let modules = manifest.gpu.as_ref().map(|gpu| gpu.modules.as_slice());
+                let module = modules.and_then(|modules| modules.get(index));
+                format!("GPU module `{}`", module.map_or("?", |module| &module.name))
+            }
         }
     }
 }
@@ -114,6 +122,7 @@ impl fmt::Display for Reference {
             Self::Answer(None, _) => f.write_str("head.answer"),
             Self::Annotations => f.write_str("annotations"),
             Self::Partitions => f.write_str("partitions"),
+            Self::GpuModule(index) => write!(f, "gpu.modules[{index}].section"),
         }
     }
 }
@@ -136,6 +145,7 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
         known_answers: _,
         annotations,
         partitions,
+        gpu,
         provenance: _,
         sections: _,
     } = manifest;
@@ -179,7 +189,22 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
     push_use(Reference::Answer(None, Group::Head), head, &mut found);
     found.extend(annotations.map(|id| (Reference::Annotations, id)));
     found.extend(partitions.map(|id| (Reference::Partitions, id)));
+    push_gpu(gpu.as_ref(), &mut found);
     found
+}
+
+fn push_gpu(gpu: Option<&GpuPart>, found: &mut Vec<(Reference, SectionId)>) {
+    let Some(GpuPart { modules }) = gpu else {
+        return;
+    };
+    for (index, module) in modules.iter().enumerate() {
+        let GpuModule {
+            name: _,
+            section,
+            shapes: _,
+        } = module;
+        found.push((Reference::GpuModule(index), *section));
+    }
 }
 
 fn push_use(answered: Reference, place: &KernelUse, found: &mut Vec<(Reference, SectionId)>) {

@@ -4,19 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heg_artifacts::manifest::{
-    Embedding, Kernel, KernelId, KernelUse, Layer, Manifest, Model, Parameter, Provenance, RopeId,
-    RopeTable, Section, Text, Variant, Weight, WeightId,
+    Elements, Embedding, GpuPart, Kernel, KernelId, KernelUse, Layer, Manifest, Model, Parameter,
+    Provenance, RopeId, RopeTable, Section, Text, Variant, Weight, WeightId,
 };
-use heg_artifacts::{MANIFEST_REVISION, SectionId, Store};
+use heg_artifacts::{Error, MANIFEST_REVISION, SectionId, Store};
 use heg_spec::{DeviceClass, WeightForm};
+use heg_spirv::{Collection, Module, PackedModule};
 
 use crate::encode::{StoredWeight, weight_name};
 use crate::error::CompileError;
-use crate::graph::{Param, SpecScope, WeightSource};
+use crate::graph::{Param, ParamKind, SpecScope, WeightSource};
 use crate::heg::{KernelBody, Use};
 use crate::ingest::{ConfigJson, TextAssets};
 use crate::lower::{Literals, group_columns, is_centred, lower_verified, stored_element};
-use crate::options::Verify;
+use crate::options::{GpuModules, Verify};
 use crate::plan::Plan;
 use crate::program::lower_program;
 use crate::reference::Answers;
@@ -27,6 +28,7 @@ use crate::variants::{activations, variants};
 pub(crate) struct Parts {
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) literals: SectionId,
+    pub(crate) gpu: Option<GpuPart>,
     pub(crate) rope: BTreeMap<String, RopeTable>,
     pub(crate) text: Text,
     pub(crate) provenance: Provenance,
@@ -42,6 +44,7 @@ pub(crate) struct Assembly<'a> {
     verify: Verify,
     sections: Vec<Section>,
     seen: BTreeSet<SectionId>,
+    gpu: Collection,
 }
 
 impl<'a> Assembly<'a> {
@@ -52,6 +55,7 @@ impl<'a> Assembly<'a> {
             verify,
             sections: Vec::new(),
             seen: BTreeSet::new(),
+            gpu: Collection::default(),
         }
     }
 
@@ -60,6 +64,12 @@ impl<'a> Assembly<'a> {
             self.sections.push(section);
         }
         section.id
+    }
+
+    pub(crate) fn add_all(&mut self, sections: &[Section]) {
+        for section in sections {
+            self.add(*section);
+        }
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<SectionId, CompileError> {
@@ -95,7 +105,12 @@ impl<'a> Assembly<'a> {
             let ir = lower_verified(body, variant.lowering, literals, self.verify)?;
             let ir = self.put(ir.as_bytes())?;
             let program = match variant.device {
-                DeviceClass::Cpu => Some(self.put(&program.to_bytes()?)?),
+                DeviceClass::Cpu => {
+                    let elements =
+                        Elements::new(variant.lowering.activations, variant.lowering.kv_cache);
+                    self.gpu.add_program(&program, &kernel, elements.kv);
+                    Some(self.put(&program.to_bytes()?)?)
+                }
                 DeviceClass::Igpu | DeviceClass::Npu => None,
             };
             kernel.variants.push(Variant {
@@ -111,6 +126,30 @@ impl<'a> Assembly<'a> {
             });
         }
         Ok(kernel)
+    }
+
+    /// The modules that GPUs run the kernels' programs with, and what goes on between them.
+    pub(crate) fn gpu(&mut self, modules: GpuModules) -> Result<Option<GpuPart>, CompileError> {
+        let mut collection = std::mem::take(&mut self.gpu);
+        if modules == GpuModules::Off {
+            return Ok(None);
+        }
+        let table = stored_element(ParamKind::Table, self.plan.weights);
+        collection.add_rows(self.plan.dims.hidden, table);
+        let sections = collection.modules().map(|module| self.module(module));
+        let sections = sections.collect::<Result<Vec<_>, _>>()?;
+        self.add_all(&sections);
+        Ok(collection.part())
+    }
+
+    /// A module's section. All bundles share it, so it is mostly in the store.
+    fn module(&self, module: Module) -> Result<Section, CompileError> {
+        let PackedModule { bytes, section } = module.packed();
+        match self.store.section(*section) {
+            Ok(section) if section.bytes == bytes.len() as u64 => Ok(section),
+            Ok(_) | Err(Error::NoSuchSection { .. }) => Ok(self.store.put_bytes(bytes)?),
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(crate) fn rope(
@@ -227,6 +266,7 @@ impl<'a> Assembly<'a> {
             known_answers: Some(parts.answers.question),
             annotations: None,
             partitions: None,
+            gpu: parts.gpu,
             provenance: parts.provenance,
             sections: self.sections,
         })

@@ -102,6 +102,7 @@ fn compile_from_store(
     progress.begin(Phase::Lower, 0);
     let mut build = Assembly::new(&plan, &store, options.verify);
     let (mut kernels, literals) = build.kernels()?;
+    let gpu = build.gpu(options.gpu_modules)?;
     let platforms = &target.spec.npu_platforms;
     let pool = Pool::new(places.store.join("npu"));
     let inquirer = Inquirer::new(&plan, (&store, &pool), options.verify, progress);
@@ -112,9 +113,7 @@ fn compile_from_store(
         options.npu_blobs,
         &inquirer,
     )?;
-    for section in &blobs.sections {
-        build.add(*section);
-    }
+    build.add_all(&blobs.sections);
     let rope = build.rope(&config)?;
     let provenance = provenance((config_name, &config), &text, &plan, blobs.compiler);
     let text = build.text(text)?;
@@ -136,6 +135,7 @@ fn compile_from_store(
         Parts {
             kernels,
             literals,
+            gpu,
             rope,
             text,
             provenance,

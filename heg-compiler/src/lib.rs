@@ -40,7 +40,7 @@ pub use compile::{Places, Summary, compile};
 pub use emit::{Emit, emit};
 pub use error::CompileError;
 pub use lower::{Lowering, WeightsFirst};
-pub use options::{CompileOptions, NpuBlobs, Verify};
+pub use options::{CompileOptions, GpuModules, NpuBlobs, Verify};
 pub use phase::{Phase, Progress, Silent, Unit};
 pub use plan::Plan;
 pub use precompile::BlobSummary;

@@ -14,6 +14,8 @@ pub struct CompileOptions {
     pub npu_platforms: Option<Vec<NpuPlatform>>,
     /// Handling of NPU blobs that cannot be made.
     pub npu_blobs: NpuBlobs,
+    /// Handling of GPU modules.
+    pub gpu_modules: GpuModules,
     /// Measurements of devices; they become annotations that precede those of data sheets and vendors.
     pub profiles: Vec<Profile>,
     /// Machines for which the bundle states how two devices share products.
@@ -31,6 +33,16 @@ pub enum NpuBlobs {
     /// Such a blob fails the compile.
     Required,
     /// No blob is made.
+    Off,
+}
+
+/// Handling of the modules with which GPUs run a bundle's programs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum GpuModules {
+    /// The bundle has those that its programs need.
+    #[default]
+    Included,
+    /// The bundle has none; GPUs then run modules of the runtime.
     Off,
 }
 

@@ -24,6 +24,14 @@ pub enum RuntimeError {
         /// Cause.
         source: heg_artifacts::Error,
     },
+    /// The bundle has modules that no GPU should run.
+    #[error("bundle `{path}` has a GPU module that is refused", path = path.display())]
+    Modules {
+        /// The file.
+        path: PathBuf,
+        /// The fault.
+        source: heg_spirv::ModuleError,
+    },
     /// The bundle cannot be kept in memory.
     #[error(
         "cannot lock the {bytes} bytes of the bundle in memory: {}",
@@ -147,9 +155,10 @@ impl RuntimeError {
             } => ExitStatus::Environment,
             Self::Bundle { .. } => ExitStatus::Incompatible,
             Self::LockWeights { .. } | Self::NoRoomForWeights { .. } => ExitStatus::Environment,
-            Self::Partitions(_) | Self::WrongAnswers { .. } | Self::TextSide { .. } => {
-                ExitStatus::Incompatible
-            }
+            Self::Modules { .. }
+            | Self::Partitions(_)
+            | Self::WrongAnswers { .. }
+            | Self::TextSide { .. } => ExitStatus::Incompatible,
             Self::Spec(_)
             | Self::PassageToken { .. }
             | Self::NothingToScore { .. }

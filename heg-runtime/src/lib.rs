@@ -24,6 +24,7 @@
 //! [`verdicts`]; [`verified`] and [`history`] store findings and past answers. The runtime depends on neither the
 //! compiler nor its inputs: all it knows of a model is in the bundle.
 
+pub mod auto;
 mod error;
 mod load;
 mod platform;

@@ -1,6 +1,7 @@
 //! A mapped bundle with its text side: the entry point of every command.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,6 +51,24 @@ impl Loaded {
         mapping.lock().map_err(|source| RuntimeError::LockWeights {
             bytes,
             limit: lockable_bytes(),
+            source,
+        })
+    }
+
+    /// Hashes every section and compares, with `threads` threads, and checks the modules that GPUs may run.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Bundle`] for the first damaged section, [`RuntimeError::Modules`] for the first module that is not
+    /// sound.
+    pub fn verify(&self, threads: NonZero<usize>) -> Result<(), RuntimeError> {
+        let verified = self.bundle.verify(threads);
+        verified.map_err(|source| RuntimeError::Bundle {
+            path: self.path.clone(),
+            source,
+        })?;
+        heg_spirv::verify(&self.bundle).map_err(|source| RuntimeError::Modules {
+            path: self.path.clone(),
             source,
         })
     }

@@ -9,6 +9,7 @@
 #![deny(clippy::arithmetic_side_effects)]
 
 mod answers;
+mod gpu;
 mod kernels;
 mod model;
 mod sections;
@@ -39,6 +40,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
         known_answers,
         annotations: _,
         partitions: _,
+        gpu,
         provenance,
         sections: _,
     } = manifest;
@@ -53,6 +55,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
     kernels::check_kernels(kernels, &widths)?;
     uses::check_layers(layers, manifest)?;
     uses::check_head(head, manifest)?;
+    gpu::check_gpu(gpu.as_ref(), &lengths)?;
     answers::check_answers(known_answers.as_ref(), manifest, &lengths)
 }
 

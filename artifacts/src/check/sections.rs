@@ -16,6 +16,15 @@ use crate::references::{Reference, references};
 pub(super) struct Lengths(BTreeMap<SectionId, u64>);
 
 impl Lengths {
+    /// Bytes of the section at `reference`.
+    pub(super) fn of(&self, reference: Reference, id: SectionId) -> Result<u64, Error> {
+        let found = self.0.get(&id).copied();
+        found.ok_or_else(|| {
+            let field = reference.to_string();
+            Error::invalid(field, format!("`{id}`"), "one of `sections`")
+        })
+    }
+
     /// Checks that the section at `reference` is `expected` bytes long; `None` is a length that does not fit in 64
     /// bits.
     pub(super) fn check_bytes(

@@ -14,6 +14,7 @@ mod fixture;
 mod program;
 mod properties;
 mod reject;
+mod reject_gpu;
 mod reject_groups;
 mod reject_manifest;
 mod store;

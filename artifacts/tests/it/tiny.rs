@@ -190,6 +190,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         }),
         annotations: Some(annotations),
         partitions: None,
+        gpu: None,
         provenance: Provenance {
             compiler: "0.1.0".to_owned(),
             openvino: "2026.4.1".to_owned(),

@@ -21,7 +21,7 @@ use crate::options::Machine;
 pub(crate) struct Arguments {
     #[command(flatten)]
     machine: Option<Machine>,
-    /// Say what a GPU's arithmetic does, and run no bundle: of the device with this name or driver, or the first
+    /// Say what a GPU's arithmetic does, remember it for `--soc auto`, and run no bundle: of the device with this name or driver, or the first
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     #[arg(conflicts_with_all = ["bundle", "clear"])]
     gpu: Option<String>,

@@ -1,8 +1,10 @@
 //! `heg inspect`: the contents of a bundle, for people or as JSON; `inspect/kernels.rs`, the costs of its kernels;
 //! `inspect/page.rs`, both as a page with pictures; `inspect/programs.rs`, the programs of its kernels on the CPU;
+//! `inspect/modules.rs`, the modules with which a GPU runs these;
 //! `inspect/partitions.rs`, the partitions of its products between two devices.
 
 mod kernels;
+mod modules;
 mod page;
 mod partitions;
 mod programs;
@@ -14,6 +16,7 @@ use clap::Args;
 use heg_artifacts::manifest::{Binding, Kernel, Manifest};
 use heg_runtime::Loaded;
 use heg_spec::Group;
+use programs::View;
 use serde::Serialize;
 
 /// Arguments of `heg inspect`.
@@ -34,6 +37,9 @@ pub(crate) struct Arguments {
     /// Show the CPU program of a kernel [default: of each kernel], step by step
     #[arg(long, value_name = "KERNEL", conflicts_with = "costs")]
     program: Option<Option<String>>,
+    /// With `--program`: show the modules with which a GPU runs it instead, by step, and their sizes
+    #[arg(long, requires = "program")]
+    gpu: bool,
     /// Show how two devices share the products of a layer, on each machine that the bundle has a partition for
     #[arg(long, conflicts_with_all = ["costs", "program"])]
     partition: bool,
@@ -63,7 +69,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let bundle = loaded.bundle();
     if let Some(kernel) = &arguments.program {
-        return programs::run(bundle, kernel.as_deref(), arguments.json);
+        let view = match arguments.gpu {
+            true => View::Modules,
+            false => View::Steps,
+        };
+        return programs::run(bundle, kernel.as_deref(), view, arguments.json);
     }
     let mut out = std::io::stdout().lock();
     if arguments.json {

@@ -4,11 +4,16 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use heg_artifacts::plain::escape;
+use heg_files::OwnFolder;
+use heg_runtime::auto::{self, ChosenDevices};
 use heg_runtime::engine::{Engine, EngineOptions, Speculation};
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
 use heg_runtime::{Descent, Loaded, RuntimeError, read_policy, read_soc, summary, verified};
 use heg_spec::{Isa, Soc};
 use heg_text::SamplingParams;
+
+/// The devices that the machine has.
+const AUTO: &str = "auto";
 
 /// Where to run.
 #[derive(Args)]
@@ -16,8 +21,8 @@ pub(crate) struct Machine {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
-    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-gpu`, `host-cpu-gpu`, `host-roles`, `host-roles-openvino`, `host-pair`, `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`) or a .ron file
-    #[arg(long, value_name = "SOC", default_value = "host-cpu")]
+    /// Devices to run on: `auto`, a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-gpu`, `host-cpu-gpu`, `host-roles`, `host-roles-openvino`, `host-pair`, `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`) or a .ron file. `auto` is `host-cpu`, or `host-cpu-gpu` where `heg doctor --gpu` has found a GPU, not emulated, that computes what CPU programs compute; it says on standard error what it chose and why
+    #[arg(long, value_name = "SOC", default_value = AUTO)]
     soc: String,
     /// Instructions that CPU programs use: `avx512-vnni`, `avx-vnni`, `avx2` or `portable` [default: the best here]
     #[arg(long, value_name = "ISA")]
@@ -53,16 +58,24 @@ impl Machine {
 
     /// Returns a loader on the requested devices, with the user's cache.
     pub(crate) fn loader(&self, loaded: &Loaded) -> Result<Loader, RuntimeError> {
-        let loader = loaded.loader(&self.soc()?)?;
-        Ok(match verified::cache_folder()? {
+        let cache = verified::cache_folder()?;
+        let loader = loaded.loader(&self.soc(cache.as_ref())?)?;
+        Ok(match cache {
             Some(cache) => loader.with_cache(cache),
             None => loader,
         })
     }
 
-    /// Returns the devices, with the requested instructions.
-    fn soc(&self) -> Result<Soc, RuntimeError> {
-        let mut soc = read_soc(&self.soc)?;
+    /// Returns the devices, with the requested instructions. Says which they are where nobody named them.
+    fn soc(&self, cache: Option<&OwnFolder>) -> Result<Soc, RuntimeError> {
+        let mut soc = match self.soc.as_str() {
+            AUTO => {
+                let ChosenDevices { soc, reason } = auto::choose(cache)?;
+                eprintln!("note: runs on {}: {}", soc.name, escape(&reason));
+                soc
+            }
+            named => read_soc(named)?,
+        };
         let devices = soc.devices.iter_mut();
         for programs in devices.filter_map(|device| device.programs.as_mut()) {
             programs.isa = self.isa.or(programs.isa);

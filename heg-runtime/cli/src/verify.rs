@@ -1,11 +1,11 @@
-//! `heg verify`: checks every byte of a bundle against its hashes.
+//! `heg verify`: checks every byte of a bundle against its hashes, and the modules for GPUs.
 
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::thread;
 
 use clap::Args;
-use heg_runtime::{Loaded, RuntimeError};
+use heg_runtime::Loaded;
 
 /// Arguments of `heg verify`.
 #[derive(Args)]
@@ -20,12 +20,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loaded = Loaded::open(&arguments.bundle)?;
     let bundle = loaded.bundle();
     let threads = thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
-    bundle
-        .verify(threads)
-        .map_err(|source| RuntimeError::Bundle {
-            path: arguments.bundle.clone(),
-            source,
-        })?;
+    loaded.verify(threads)?;
     println!(
         "ok: {} sections, {:.1} MB, bundle {}",
         bundle.manifest().sections.len(),

@@ -1,7 +1,7 @@
 //! The arithmetic of a device: the ways to bits that are those of the CPU programs.
 
-use crate::module::constant;
-use crate::spirv::Declarations;
+use heg_spirv::constant;
+use heg_spirv::spirv::Declarations;
 
 /// The way in which an operation is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -1,8 +1,14 @@
 //! A GPU of this machine: found, probed, and ready to take programs.
 
+use std::fmt;
 use std::sync::Arc;
 
+use heg_artifacts::Bundle;
+use heg_files::OwnFolder;
+use heg_spirv::{BundleModules, StepShape};
+
 use crate::error::GpuError;
+use crate::kept::KeptPipelines;
 use crate::pipelines::Pipelines;
 use crate::probe::{Probe, probe};
 use crate::region::{GpuRegion, Owner};
@@ -58,6 +64,33 @@ pub enum Sharing {
     Copied,
 }
 
+/// Whose modules a device runs for a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModuleOrigin {
+    /// The bundle's.
+    Bundle,
+    /// Those of this program: the bundle has none.
+    Own,
+    /// Those of this program in place of some of the bundle's, which another version of HEG wrote.
+    OtherVersion {
+        /// Number of the bundle's modules that are not run.
+        unknown: usize,
+    },
+}
+
+impl fmt::Display for ModuleOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bundle => f.write_str("the bundle's modules"),
+            Self::Own => f.write_str("modules of its own"),
+            Self::OtherVersion { unknown } => write!(
+                f,
+                "modules of its own for {unknown} that another version wrote"
+            ),
+        }
+    }
+}
+
 /// The facts about a device that are known without computing on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInfo {
@@ -104,7 +137,7 @@ impl GpuDevice {
         let candidate = choose(instance.candidates()?, options.name.as_deref())?;
         let maps_own_memory = options.treatment != Treatment::Discrete;
         let device = Device::open(&instance, &candidate, maps_own_memory)?;
-        let pipelines = Pipelines::new(&device);
+        let pipelines = Pipelines::new(&device)?;
         let probe = probe(&pipelines)?;
         let is_discrete = match options.treatment {
             Treatment::Own => candidate.kind == "discrete",
@@ -170,6 +203,38 @@ impl GpuDevice {
     /// Pipelines that were made so far.
     pub fn pipeline_count(&self) -> usize {
         self.pipelines.count()
+    }
+
+    /// The modules of these, each with the constants of its shape and of calls; in no order.
+    pub fn pipeline_shapes(&self) -> Vec<StepShape> {
+        self.pipelines.shapes()
+    }
+
+    /// Takes the modules of a bundle that this version knows, and says whose are run from then on. For modules that a
+    /// bundle lacks, and for those of another version, the device has its own.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError::Modules`] if a section is damaged.
+    pub fn take_modules(&self, bundle: &Bundle) -> Result<ModuleOrigin, GpuError> {
+        let modules = BundleModules::read(bundle).map_err(|source| GpuError::Modules { source })?;
+        let origin = match (modules.count(), modules.unknown().len()) {
+            (0, 0) => ModuleOrigin::Own,
+            (_, 0) => ModuleOrigin::Bundle,
+            (_, unknown) => ModuleOrigin::OtherVersion { unknown },
+        };
+        self.pipelines.take_modules(modules);
+        Ok(origin)
+    }
+
+    /// Makes further pipelines from what an earlier process kept in a folder, and keeps all there when the device is
+    /// closed: in a file for this device and version of its driver.
+    ///
+    /// # Errors
+    ///
+    /// Error of the driver. A file that cannot be used is none.
+    pub fn keep_pipelines(&self, folder: &OwnFolder) -> Result<KeptPipelines, GpuError> {
+        self.pipelines.keep(folder)
     }
 
     /// Memory where the device is fastest.

@@ -1,6 +1,7 @@
 //! The errors on the way to a GPU, and on it.
 
-use crate::spirv::SpirvError;
+use heg_spirv::ModuleError;
+use heg_spirv::spirv::SpirvError;
 
 /// An error of the GPU role.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +110,12 @@ pub enum GpuError {
         name: &'static str,
         /// The fault.
         source: SpirvError,
+    },
+    /// A module of a bundle cannot be used.
+    #[error("the bundle's GPU modules cannot be used")]
+    Modules {
+        /// The fault.
+        source: ModuleError,
     },
     /// A section of a bundle cannot be read.
     #[error("the bundle's section cannot be read")]

@@ -10,14 +10,14 @@
 //!    one token to the next is in a [`CallState`].
 //! 4. [`GpuPass`] submits orders in groups, with the [`GpuCopies`] that they need; [`GpuOrder::run`] carries one out.
 //!
-//! Modules are committed with their sources (`shaders`, `spirv`); [`spirv::check`] says what a sound one is.
+//! Modules are those of the bundle, or those of `heg-spirv`, committed with their sources (`shaders`, `spirv`).
 
 mod arithmetic;
 mod device;
 mod error;
+mod kept;
 mod lookup;
 mod model;
-mod module;
 mod order;
 mod pass;
 mod pipelines;
@@ -25,14 +25,14 @@ mod probe;
 mod program;
 mod region;
 mod sharing;
-pub mod spirv;
 mod state;
 mod vulkan;
 mod weights;
 
 pub use arithmetic::{Arithmetic, Means};
-pub use device::{GpuDevice, GpuInfo, GpuOptions, Sharing, Treatment};
+pub use device::{GpuDevice, GpuInfo, GpuOptions, ModuleOrigin, Sharing, Treatment};
 pub use error::GpuError;
+pub use kept::KeptPipelines;
 pub use lookup::{EmbeddingCall, GatherCall};
 pub use model::{GpuModel, GpuModelOptions};
 pub use order::{GpuOrder, GpuTask};

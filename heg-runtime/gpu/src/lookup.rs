@@ -1,11 +1,11 @@
 //! Rows by their numbers: those of the embedding table by tokens, and those that the head takes.
 
 use heg_artifacts::manifest::ElementType;
+use heg_spirv::{Module, constant, element_number};
 
 use crate::device::GpuDevice;
 use crate::error::GpuError;
-use crate::module::{Module, constant};
-use crate::program::{GpuRows, GpuWeight, element_number, row_pieces};
+use crate::program::{GpuRows, GpuWeight, row_pieces};
 use crate::region::GpuRegion;
 use crate::state::CallState;
 use crate::vulkan::{Args, Dispatch};

@@ -73,6 +73,7 @@ impl GpuModel {
         bundle: Arc<Bundle>,
         options: GpuModelOptions,
     ) -> Result<Self, GpuError> {
+        device.take_modules(&bundle)?;
         let manifest = bundle.manifest();
         let ready = manifest
             .kernels

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use heg_spirv::Module;
+
 use crate::device::GpuDevice;
 use crate::error::GpuError;
-use crate::module::Module;
 use crate::order::GpuOrder;
 use crate::region::GpuRegion;
 use crate::vulkan::{Copies, Device, Recording, Towards, submit};

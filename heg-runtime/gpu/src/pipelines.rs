@@ -1,40 +1,120 @@
 //! Pipelines of a device, each made once for a shape and a variant.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use heg_files::OwnFolder;
+use heg_spirv::{BundleModules, Module, StepShape, spirv};
 
 use crate::arithmetic::Arithmetic;
 use crate::error::GpuError;
-use crate::module::Module;
-use crate::vulkan::{Device, Pipeline};
+use crate::kept::{KeptFile, KeptPipelines};
+use crate::vulkan::{Candidate, Device, Pipeline, PipelineCache};
 
 /// Pipelines by what they are made of.
 pub(crate) struct Pipelines {
     device: Arc<Device>,
+    /// Those of a bundle.
+    modules: OnceLock<BundleModules>,
     made: Mutex<HashMap<Key, Arc<Pipeline>>>,
+    memory: Mutex<Memory>,
+}
+
+/// What the driver keeps of pipelines, and where that is kept between processes.
+struct Memory {
+    cache: PipelineCache,
+    file: Option<KeptFile>,
+    /// The bytes of the file.
+    kept: Vec<u8>,
 }
 
 /// Module, constants of its shape, and variant.
 type Key = (Module, Vec<(u32, u32)>, Arithmetic);
 
 impl Pipelines {
-    pub(crate) fn new(device: &Arc<Device>) -> Self {
-        Self {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Self, GpuError> {
+        Ok(Self {
+            memory: Mutex::new(Memory {
+                cache: PipelineCache::new(device, &[])?,
+                file: None,
+                kept: Vec::new(),
+            }),
             device: Arc::clone(device),
+            modules: OnceLock::new(),
             made: Mutex::default(),
-        }
+        })
+    }
+
+    /// Makes further pipelines from what an earlier process kept, and keeps all at the end of this one.
+    pub(crate) fn keep(&self, folder: &OwnFolder) -> Result<KeptPipelines, GpuError> {
+        let Candidate {
+            identity,
+            cache_owner,
+            ..
+        } = &self.device.candidate;
+        let file = match KeptFile::new(folder, identity, *cache_owner) {
+            Ok(file) => file,
+            Err(reason) => return Ok(KeptPipelines::Ignored { reason }),
+        };
+        let (kept, found) = match file.read() {
+            Ok(Some(kept)) => {
+                let bytes = kept.len();
+                (kept, KeptPipelines::Taken { bytes })
+            }
+            Ok(None) => (Vec::new(), KeptPipelines::Nothing),
+            Err(reason) => (Vec::new(), KeptPipelines::Ignored { reason }),
+        };
+        let mut memory = taken(&self.memory);
+        let mut cache = PipelineCache::new(&self.device, &kept)?;
+        cache.take(&memory.cache)?;
+        *memory = Memory {
+            cache,
+            file: Some(file),
+            kept,
+        };
+        Ok(found)
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
+    /// Takes modules from a bundle instead of those of this program. Modules of one name have the same bytes, so those of
+    /// another bundle change nothing.
+    pub(crate) fn take_modules(&self, modules: BundleModules) -> &BundleModules {
+        self.modules.get_or_init(|| modules)
+    }
+
+    /// Words of a module for a shape and a driver.
+    fn specialised(
+        &self,
+        module: Module,
+        constants: &[(u32, u32)],
+        declared: spirv::Declarations,
+    ) -> Result<Vec<u32>, GpuError> {
+        let wrong = |source| GpuError::Module {
+            name: module.name(),
+            source,
+        };
+        let bundled = self.modules.get().and_then(|them| them.words(module));
+        let mut words = bundled.map_or_else(|| module.words(), <[u32]>::to_vec);
+        spirv::specialise(&mut words, constants).map_err(wrong)?;
+        spirv::declare(&words, declared).map_err(wrong)
+    }
+
+    /// What pipelines were made of, but for the driver's variant.
+    pub(crate) fn shapes(&self) -> Vec<StepShape> {
+        let made = taken(&self.made);
+        let shapes = made.keys().map(|(module, constants, _)| StepShape {
+            module: *module,
+            constants: constants.clone(),
+        });
+        shapes.collect()
+    }
+
     /// Number of pipelines.
     pub(crate) fn count(&self) -> usize {
-        self.made
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        taken(&self.made).len()
     }
 
     /// The pipeline of a module for a shape.
@@ -45,14 +125,34 @@ impl Pipelines {
         arithmetic: Arithmetic,
     ) -> Result<Arc<Pipeline>, GpuError> {
         let key = (module, shape.to_vec(), arithmetic);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = taken(&self.made);
         if let Some(pipeline) = made.get(&key) {
             return Ok(Arc::clone(pipeline));
         }
         let constants = [shape, arithmetic.constants().as_slice()].concat();
-        let words = module.specialised(&constants, arithmetic.declared)?;
-        let pipeline = Pipeline::new(&self.device, &words)?;
+        let words = self.specialised(module, &constants, arithmetic.declared)?;
+        let pipeline = Pipeline::new(&self.device, &words, &taken(&self.memory).cache)?;
         made.insert(key, Arc::clone(&pipeline));
         Ok(pipeline)
     }
+}
+
+impl Drop for Pipelines {
+    /// Keeps what the driver has compiled, unless it is what was there.
+    fn drop(&mut self) {
+        let memory = self.memory.get_mut();
+        let memory = memory.unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = memory.file.as_ref().filter(|_| !self.device.is_stuck()) else {
+            return;
+        };
+        match memory.cache.data() {
+            Ok(data) if data != memory.kept => file.write(&data),
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// The value that a panicking thread left is whole.
+fn taken<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

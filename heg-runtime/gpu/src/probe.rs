@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use heg_spec::Seeded;
+use heg_spirv::{Module, constant};
 
 use crate::arithmetic::{Arithmetic, Means};
 use crate::error::GpuError;
-use crate::module::{Module, constant};
 use crate::pipelines::Pipelines;
 use crate::vulkan::{Args, Dispatch, Kind, Memory, Recording};
 

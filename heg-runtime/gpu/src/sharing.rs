@@ -7,10 +7,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heg_spirv::{Module, constant};
+
 use crate::Sharing;
 use crate::arithmetic::Arithmetic;
 use crate::error::GpuError;
-use crate::module::{Module, constant};
 use crate::pipelines::Pipelines;
 use crate::vulkan::{Args, Dispatch, Kind, Memory, Recording};
 

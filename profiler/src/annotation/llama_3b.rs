@@ -62,6 +62,7 @@ pub(crate) fn manifest() -> Manifest {
         known_answers: None,
         annotations: None,
         partitions: None,
+        gpu: None,
         provenance: Provenance {
             compiler: "0.1.0".to_owned(),
             openvino: "2026.4.1".to_owned(),

@@ -1,13 +1,18 @@
-//! Reads arbitrary bytes as a file of remembered verdicts.
+//! Reads arbitrary bytes as a file of remembered verdicts, and as the verdict on a GPU.
 //!
 //! An accepted file can be written and read again: quarantine decides which kernels run.
 
 #![no_main]
 
+use heg_runtime::exec::GpuVerdict;
 use heg_runtime::verdicts::Verdicts;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
+    if let Ok(verdict) = GpuVerdict::parse(input) {
+        let again = GpuVerdict::parse(verdict.to_text().as_bytes());
+        assert_eq!(again.expect("what was written is read"), verdict);
+    }
     let Ok(verdicts) = Verdicts::parse(input) else {
         return;
     };

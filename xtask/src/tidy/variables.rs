@@ -78,6 +78,7 @@ const VARIABLES: [(&str, &[&str]); 19] = [
     (
         "HEG_REQUIRE_GPU",
         &[
+            "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/gpu/tests/it/device.rs",
             "tests/it/gpu.rs",
             "tests/it/gpu_lanes.rs",

@@ -11,7 +11,9 @@ use anyhow::{Context, Result};
 use choices::{NPU_BLOBS, PASSES, WEIGHT_FORMS, one_of};
 use clap::builder::NonEmptyStringValueParser;
 use heg_compiler::ingest::ModelSource;
-use heg_compiler::{BlobSummary, CompileOptions, Emit, NpuBlobs, Places, Summary, Target, Verify};
+use heg_compiler::{
+    BlobSummary, CompileOptions, Emit, GpuModules, NpuBlobs, Places, Summary, Target, Verify,
+};
 use heg_confine::{Confined, TextWorker, WorkerAssets, WorkerProgram, probe};
 use heg_profiler::measure::Profile;
 use heg_spec::{GroupColumns, NpuPlatform, Soc, Source, WeightForm, shipped};
@@ -46,6 +48,9 @@ pub struct Args {
     /// What to do where blobs cannot be made
     #[arg(long, value_parser = one_of(&NPU_BLOBS), default_value = "auto")]
     npu: NpuBlobs,
+    /// Leave out the modules with which GPUs run the bundle's programs; GPUs then run modules of the runtime
+    #[arg(long)]
+    no_gpu: bool,
     /// A profile that `heg profile` wrote, as annotations of that machine; may be given more than once
     #[arg(long = "profile", value_name = "FILE")]
     profiles: Vec<PathBuf>,
@@ -234,6 +239,10 @@ fn options(args: &Args) -> Result<CompileOptions> {
         weights: weights(args)?,
         npu_platforms: args.npu_platforms.clone(),
         npu_blobs: args.npu,
+        gpu_modules: match args.no_gpu {
+            true => GpuModules::Off,
+            false => GpuModules::Included,
+        },
         profiles: profiles.collect::<Result<_>>()?,
         partitions: args
             .partitions

@@ -1,10 +1,13 @@
-//! `heg doctor --gpu`: the device, its driver, and the distance of its results from those of the CPU programs.
+//! `heg doctor --gpu`: the device, its driver, and the distance of its results from those of the CPU programs. What
+//! it finds is remembered, for `--soc auto`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use heg_artifacts::plain::escape;
 use heg_gpu::{Fidelity, GpuDevice, GpuError, GpuInfo, GpuOptions, Sharing};
+use heg_runtime::exec::GpuVerdict;
+use heg_runtime::{RuntimeError, verified};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -57,7 +60,13 @@ pub(super) fn run(name: &str, json: bool) -> anyhow::Result<()> {
     if !name.is_empty() {
         options.name = Some(name.to_owned());
     }
-    let report = examine(&options)?;
+    let device = GpuDevice::open(&options)?;
+    let report = examine(&device)?;
+    if let Some(cache) = verified::cache_folder()? {
+        GpuVerdict::of(&device)
+            .remember(&cache)
+            .map_err(RuntimeError::from)?;
+    }
     let mut out = std::io::stdout().lock();
     match json {
         true => writeln!(out, "{}", serde_json::to_string(&report)?)?,
@@ -66,8 +75,7 @@ pub(super) fn run(name: &str, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn examine(options: &GpuOptions) -> Result<Report, GpuError> {
-    let device = GpuDevice::open(options)?;
+fn examine(device: &GpuDevice) -> Result<Report, GpuError> {
     let probe = device.probe();
     let (results, differ) = match device.fidelity() {
         Fidelity::Equal => ("equal", None),

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use crate::command::heg;
 use crate::tiny::TINY;
+use heg_artifacts::manifest::ElementType;
+use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, Manifest, SectionId, Store, write_bundle};
+use heg_spirv::{Collection, Module};
 
 /// A program for attention with four query heads and two KV heads.
 const MHA: &str = r#"(
@@ -34,6 +37,35 @@ const FFN: &str = r#"(
 
 /// Writes the tiny bundle with these programs; the other kernels have none.
 fn write_programs(folder: &Path) {
+    write(folder, "programs.heg", |_, _| ());
+}
+
+/// The same with the GPU modules of these programs, but for one of them.
+fn write_modules(folder: &Path) {
+    write(folder, "modules.heg", |manifest, store| {
+        let mut collection = Collection::default();
+        for kernel in &manifest.kernels {
+            let Some(section) = kernel.variants[0].program else {
+                continue;
+            };
+            let program = store.map(section).unwrap();
+            let program = Program::read(&program, kernel).unwrap();
+            collection.add_program(&program, kernel, ElementType::F32);
+        }
+        for module in collection.modules() {
+            manifest
+                .sections
+                .push(store.put_bytes(&module.packed().bytes).unwrap());
+        }
+        let mut part = collection.part().unwrap();
+        part.modules.retain(|module| module.name != "attention");
+        let attention = Module::Attention.packed().section;
+        manifest.sections.retain(|section| section.id != attention);
+        manifest.gpu = Some(part);
+    });
+}
+
+fn write(folder: &Path, name: &str, change: impl FnOnce(&mut Manifest, &Store)) {
     let tiny = Bundle::open(TINY).unwrap();
     let store = Store::open(folder.join("store")).unwrap();
     let mut manifest: Manifest = tiny.manifest().clone();
@@ -54,7 +86,8 @@ fn write_programs(folder: &Path) {
     }
     let kept = |id: &SectionId| !noise.contains(id);
     manifest.sections.retain(|section| kept(&section.id));
-    write_bundle(&folder.join("programs.heg"), &manifest, &store, &|_| ()).unwrap();
+    change(&mut manifest, &store);
+    write_bundle(&folder.join(name), &manifest, &store, &|_| ()).unwrap();
 }
 
 /// Runs `heg inspect BUNDLE …`; returns its output for a person.
@@ -72,12 +105,27 @@ fn programs() {
 }
 
 #[test]
+fn modules() {
+    let folder = tempfile::tempdir().unwrap();
+    write_programs(folder.path());
+    write_modules(folder.path());
+    let inspect = |bundle: &str, arguments: &[&str]| {
+        let arguments = [&["--program"], arguments, &["--gpu"]].concat();
+        inspect(folder.path(), bundle, &arguments)
+    };
+    insta::assert_snapshot!("modules", inspect("modules.heg", &[]));
+    insta::assert_snapshot!("modules_json", inspect("modules.heg", &["ffn", "--json"]));
+    insta::assert_snapshot!("modules_absent", inspect("programs.heg", &["mha"]));
+}
+
+#[test]
 fn mistakes() {
     let folder = tempfile::tempdir().unwrap();
     write_programs(folder.path());
     let mistakes = [
         inspect(folder.path(), "programs.heg", &["--program", "moe"]),
         inspect(folder.path(), "programs.heg", &["--program", "--kernels"]),
+        inspect(folder.path(), "programs.heg", &["--gpu"]),
         // The bundle of the format's tests has noise in this section.
         inspect(folder.path(), TINY, &["--program"]),
     ];

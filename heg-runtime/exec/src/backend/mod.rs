@@ -161,7 +161,7 @@ pub(crate) fn all(
     core: Option<Core>,
 ) -> Result<Vec<Box<dyn Backend>>, ExecError> {
     Ok(vec![
-        Box::new(gpu::GpuPrograms::open(soc)),
+        Box::new(gpu::GpuPrograms::open(bundle, soc)),
         Box::new(programs::CpuPrograms::new(soc)),
         Box::new(openvino::OpenVino::open(bundle, soc, core)?),
     ])

@@ -3,7 +3,9 @@
 use heg_artifacts::manifest::{ElementType, Port, Role};
 use heg_artifacts::program::BufferPlace;
 
-use super::{GpuCall, GpuProgram, GpuRows, GpuWeight, is_cache};
+use heg_spirv::is_cache;
+
+use super::{GpuCall, GpuProgram, GpuRows, GpuWeight};
 use crate::error::GpuError;
 
 impl GpuProgram {

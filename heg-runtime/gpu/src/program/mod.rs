@@ -2,7 +2,6 @@
 
 mod call;
 mod check;
-mod form;
 mod product;
 mod steps;
 mod tiling;
@@ -10,10 +9,10 @@ mod tiling;
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Port, Role};
 use heg_artifacts::program::{BufferId, BufferPlace, Program, Step};
 use heg_spec::Activations;
+use heg_spirv::{Shapes, is_cache};
 
 pub use call::{GpuCall, GpuRows, GpuWeight};
-use form::{Form, Operand, form_of};
-pub(crate) use steps::{element_number, row_pieces};
+pub(crate) use steps::row_pieces;
 
 use crate::device::GpuDevice;
 use crate::error::GpuError;
@@ -24,8 +23,7 @@ use crate::vulkan::Dispatch;
 pub struct GpuProgram {
     name: String,
     program: Program,
-    /// By buffer.
-    forms: Vec<Form>,
+    shapes: Shapes,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     parameters: Vec<Parameter>,
@@ -51,11 +49,9 @@ impl GpuProgram {
                 kernel: declared.name.clone(),
                 source: Box::new(source),
             })?;
-        let ids = (0..).map(BufferId).zip(&program.buffers);
-        let form = |(id, buffer)| form_of(&program, id, buffer, &declared.parameters, activations);
         let ready = Self {
             name: declared.name.clone(),
-            forms: ids.map(form).collect(),
+            shapes: Shapes::new(&program, declared, kv, activations),
             inputs: declared.inputs.clone(),
             outputs: declared.outputs.clone(),
             parameters: declared.parameters.clone(),
@@ -86,8 +82,9 @@ impl GpuProgram {
         let mut all = Vec::new();
         // Buffers that were written since the device last waited, within one phase: later phases write where it read.
         let (mut phase, mut written) = (None, Vec::new());
-        let steps = self.program.steps.iter();
-        for (step, of_step) in steps.zip(self.program.phase_of_steps()) {
+        let phases = self.program.phase_of_steps();
+        let steps = self.program.steps.iter().zip(self.shapes.steps());
+        for ((step, shapes), of_step) in steps.zip(phases) {
             let reads = step.reads();
             let waits = phase != Some(of_step) || reads.iter().any(|id| written.contains(id));
             if waits {
@@ -97,7 +94,7 @@ impl GpuProgram {
             written.extend(step.writes());
             // Parts of one product read what was written before, and write apart from each other.
             let starts = std::iter::once(waits).chain(std::iter::repeat(false));
-            let dispatches = writer.step(step)?.into_iter().zip(starts);
+            let dispatches = writer.step(step, shapes)?.into_iter().zip(starts);
             all.extend(dispatches.map(|(dispatch, waits)| Dispatch { waits, ..dispatch }));
         }
         Ok(all)
@@ -106,13 +103,6 @@ impl GpuProgram {
     fn width(&self, id: BufferId) -> u32 {
         let buffer = self.program.buffers.get(id.0 as usize);
         buffer.map_or(0, |buffer| buffer.width)
-    }
-
-    fn form(&self, id: BufferId) -> Form {
-        self.forms
-            .get(id.0 as usize)
-            .copied()
-            .unwrap_or(Form::Plain)
     }
 
     /// Fails where a program is sound, but has what no module computes.
@@ -149,9 +139,9 @@ impl GpuProgram {
                 _ => {}
             }
         }
-        let widths = self.program.buffers.iter().zip(&self.forms);
-        for (buffer, form) in widths {
-            if matches!(form, Form::Operand(_)) && buffer.width > OPERAND_MAX {
+        let widths = self.program.buffers.iter().zip(self.shapes.are_integers());
+        for (buffer, is_integers) in widths {
+            if is_integers && buffer.width > OPERAND_MAX {
                 let found = format!("{} columns", buffer.width);
                 return refuse(
                     "an operand",
@@ -171,11 +161,6 @@ impl GpuProgram {
     fn output_role(&self, port: u32) -> Option<Role> {
         Some(self.outputs.get(port as usize)?.role)
     }
-}
-
-/// Whether a port's rows are keys or values.
-const fn is_cache(role: Role) -> bool {
-    matches!(role, Role::Key | Role::Value)
 }
 
 /// Parts of a norm whose factors fit in the shared memory that every device has (16 KiB, with the rest of the module).

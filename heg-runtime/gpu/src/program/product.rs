@@ -1,12 +1,11 @@
 //! Products as dispatches.
 
 use heg_artifacts::program::{BufferId, Part};
+use heg_spirv::{Module, StepShape};
 
-use super::steps::{Writer, element_number};
+use super::steps::Writer;
 use super::tiling::{Shape, Tiling};
-use super::{Form, Operand};
 use crate::error::GpuError;
-use crate::module::{Module, constant};
 use crate::vulkan::{Args, Dispatch};
 
 /// The operation after the sums, as `shaders/include/product.glsl` has it.
@@ -18,7 +17,12 @@ mod flag {
 
 impl Writer<'_> {
     /// The product of rows with one matrix.
-    pub(super) fn product(&self, x: BufferId, part: &Part) -> Result<Dispatch, GpuError> {
+    pub(super) fn product(
+        &self,
+        x: BufferId,
+        part: &Part,
+        shape: &StepShape,
+    ) -> Result<Dispatch, GpuError> {
         let index = part.weight.0 as usize;
         let parameter = self.program.parameters.get(index);
         let weight = self.call.weights.get(index);
@@ -68,20 +72,11 @@ impl Writer<'_> {
             ],
             s: [residual.map_or(0.0, |(_, factor)| factor), 0.0, 0.0, 0.0],
         };
-        let mut constants = vec![
-            (constant::WIDTH, self.program.width(x)),
-            (constant::ELEMENT, element_number(parameter.element)),
-        ];
-        if let Some(columns) = parameter.group_columns {
-            constants.push((constant::COLUMNS, columns.count()));
-        }
-        match self.program.form(x) {
-            Form::Operand(operand) => {
-                self.integers(operand, self.program.width(x), constants, args)
-            }
-            Form::Plain => {
+        match shape.module {
+            Module::Product => self.integers(self.program.width(x), shape.constants.clone(), args),
+            module => {
                 let groups = [outputs.div_ceil(4), rows];
-                self.dispatch(Module::FloatProduct, &constants, args, groups)
+                self.dispatch(module, &shape.constants, args, groups)
             }
         }
     }
@@ -89,7 +84,6 @@ impl Writer<'_> {
     /// The product of an operand.
     fn integers(
         &self,
-        operand: Operand,
         columns: u32,
         mut constants: Vec<(u32, u32)>,
         args: Args,
@@ -101,7 +95,6 @@ impl Writer<'_> {
             at: [args.at[0], args.at[3]],
         };
         let tiling = Tiling::new(self.device, shape);
-        constants.push((constant::DIGITS, operand.digits));
         constants.extend(tiling.constants());
         let module = tiling.module(self.device.probe().arithmetic.dots);
         self.dispatch(module, &constants, args, tiling.groups(shape))

@@ -1,15 +1,12 @@
 //! Steps of a program as dispatches.
 
 use heg_artifacts::manifest::{ElementType, Role};
-use heg_artifacts::program::{
-    Activation, Attention, BufferId, BufferPlace, ParameterId, Step, scratch_width,
-};
+use heg_artifacts::program::{Attention, BufferId, BufferPlace, ParameterId, Step, scratch_width};
+use heg_spirv::{Module, StepShape, constant};
 
-use super::form::row_form;
-use super::{Form, GpuCall, GpuProgram, GpuRows, is_cache};
+use super::{GpuCall, GpuProgram, GpuRows};
 use crate::device::GpuDevice;
 use crate::error::GpuError;
-use crate::module::{Module, constant};
 use crate::vulkan::{Args, Dispatch};
 
 /// Writes the steps of one call down.
@@ -64,29 +61,6 @@ impl RowBuffers {
     }
 }
 
-/// Operations of `shaders/elementwise.comp`.
-mod operation {
-    pub(super) const COPY: u32 = 0;
-    pub(super) const SCALE: u32 = 1;
-    pub(super) const ADD: u32 = 2;
-    pub(super) const SOFT_CAP: u32 = 3;
-    pub(super) const SILU: u32 = 4;
-    pub(super) const GELU: u32 = 5;
-    pub(super) const GELU_TANH: u32 = 6;
-}
-
-/// Numbers of element types in the modules.
-pub(crate) const fn element_number(element: ElementType) -> u32 {
-    match element {
-        ElementType::F32 | ElementType::I64 => 0,
-        ElementType::Bf16 => 1,
-        ElementType::F16 => 2,
-        ElementType::I8 => 3,
-        ElementType::I4 => 4,
-        ElementType::U4 => 5,
-    }
-}
-
 /// Workgroups for a row of a step on single elements: one for each piece of `shaders/include/rows.glsl` on a wide device.
 pub(crate) fn row_pieces(device: &GpuDevice, width: u32) -> u32 {
     match device.is_wide() {
@@ -105,36 +79,36 @@ fn attention_shape(device: &GpuDevice, rows: u32, head_dim: u32) -> [u32; 2] {
     }
 }
 
-/// The operation of a gate with an activation.
-fn gated(activation: Activation) -> u32 {
-    match activation {
-        Activation::Silu => operation::SILU,
-        Activation::Gelu => operation::GELU,
-        Activation::GeluTanh => operation::GELU_TANH,
-    }
-}
-
 impl Writer<'_> {
     /// The dispatches of a step, which do not wait for each other.
-    pub(super) fn step(&self, step: &Step) -> Result<Vec<Dispatch>, GpuError> {
+    pub(super) fn step(
+        &self,
+        step: &Step,
+        shapes: &[StepShape],
+    ) -> Result<Vec<Dispatch>, GpuError> {
+        let Some(shape) = shapes.first() else {
+            // A product of no parts.
+            return Ok(Vec::new());
+        };
         let one = match step {
             Step::Product { x, parts } => {
-                return parts.iter().map(|part| self.product(*x, part)).collect();
+                let parts = parts.iter().zip(shapes);
+                let product = |(part, shape)| self.product(*x, part, shape);
+                return parts.map(product).collect();
             }
             Step::RmsNorm {
                 x,
                 weight,
                 eps,
                 offset,
-                groups,
                 out,
+                ..
             } => {
                 let buffers = RowBuffers::new(x, out);
                 let mut args = self.row_args(buffers);
                 args.at[1] = self.values(*weight);
                 (args.s[0], args.s[1]) = (*eps, *offset);
-                let groups = [(constant::GROUPS, *groups)];
-                self.rows(Module::RmsNorm, &groups, buffers, args)
+                self.rows(shape, *x, args)
             }
             Step::LayerNorm {
                 x,
@@ -142,73 +116,47 @@ impl Writer<'_> {
                 bias,
                 eps,
                 out,
-            } => self.layer_norm(RowBuffers::new(x, out), *weight, *bias, *eps),
-            Step::Copy { x, out } => {
-                self.elementwise(operation::COPY, RowBuffers::new(x, out), 0.0)
+            } => {
+                let mut args = self.row_args(RowBuffers::new(x, out));
+                args.at[1] = self.values(*weight);
+                args.at[4] = bias.map_or(0, |bias| self.values(bias));
+                args.n[2] = u32::from(bias.is_some());
+                args.s[0] = *eps;
+                self.rows(shape, *x, args)
             }
+            Step::Copy { x, out } => self.elementwise(shape, RowBuffers::new(x, out), 0.0),
             Step::Scale { x, factor, out } => {
-                self.elementwise(operation::SCALE, RowBuffers::new(x, out), *factor)
+                self.elementwise(shape, RowBuffers::new(x, out), *factor)
             }
-            Step::SoftCap { x, cap, out } => {
-                self.elementwise(operation::SOFT_CAP, RowBuffers::new(x, out), *cap)
-            }
+            Step::SoftCap { x, cap, out } => self.elementwise(shape, RowBuffers::new(x, out), *cap),
             Step::Add { a, b, b_scale, out } => {
                 let buffers = RowBuffers::new(a, out).and(b);
-                self.elementwise(operation::ADD, buffers, *b_scale)
+                self.elementwise(shape, buffers, *b_scale)
             }
-            Step::Gated {
-                gate,
-                up,
-                activation,
-                out,
-            } => {
+            Step::Gated { gate, up, out, .. } => {
                 let buffers = RowBuffers::new(gate, out).and(up);
-                self.elementwise(gated(*activation), buffers, 0.0)
+                self.elementwise(shape, buffers, 0.0)
             }
-            Step::Rope {
-                x,
-                heads,
-                rotated,
-                out,
-            } => {
-                let buffers = RowBuffers::new(x, out);
-                let mut args = self.row_args(buffers);
+            Step::Rope { x, out, .. } => {
+                let mut args = self.row_args(RowBuffers::new(x, out));
                 args.at[1] = self.port(Role::Cos).address;
                 args.at[4] = self.port(Role::Sin).address;
-                let head = self.program.width(*x).checked_div(*heads).unwrap_or(0);
-                let shape = [(constant::HEAD, head), (constant::ROTATED, *rotated)];
-                self.rows(Module::Rope, &shape, buffers, args)
+                self.rows(shape, *x, args)
             }
-            Step::Attention { attributes, out } => self.attention(attributes, *out),
+            Step::Attention { attributes, out } => self.attention(shape, attributes, *out),
         };
         Ok(vec![one?])
     }
 
-    fn layer_norm(
-        &self,
-        buffers: RowBuffers,
-        weight: ParameterId,
-        bias: Option<ParameterId>,
-        eps: f32,
-    ) -> Result<Dispatch, GpuError> {
-        let mut args = self.row_args(buffers);
-        args.at[1] = self.values(weight);
-        args.at[4] = bias.map_or(0, |bias| self.values(bias));
-        args.n[2] = u32::from(bias.is_some());
-        args.s[0] = eps;
-        self.rows(Module::LayerNorm, &[], buffers, args)
-    }
-
     fn elementwise(
         &self,
-        operation: u32,
+        shape: &StepShape,
         buffers: RowBuffers,
         factor: f32,
     ) -> Result<Dispatch, GpuError> {
         let mut args = self.row_args(buffers);
         args.s[0] = factor;
-        let shape = [(constant::OPERATION, operation)];
-        self.rows(Module::Elementwise, &shape, buffers, args)
+        self.rows(shape, buffers.x, args)
     }
 
     /// Arguments that steps on single rows have in common.
@@ -224,47 +172,26 @@ impl Writer<'_> {
         args
     }
 
-    /// A step on single rows: a workgroup for each, or more where the step is on single elements.
-    fn rows(
-        &self,
-        module: Module,
-        shape: &[(u32, u32)],
-        RowBuffers { x, out, .. }: RowBuffers,
-        args: Args,
-    ) -> Result<Dispatch, GpuError> {
-        let mut constants = vec![
-            (constant::WIDTH, self.program.width(x)),
-            (constant::FORM, self.row_form(out)),
-        ];
-        if let Form::Operand(operand) = self.program.form(out) {
-            constants.push((constant::DIGITS, operand.digits));
-            constants.push((constant::NIBBLES, u32::from(operand.nibbles)));
-        }
-        constants.extend_from_slice(shape);
-        let pieces = match module {
+    /// A step on single rows of `x`: a workgroup for each, or more where the step is on single elements.
+    fn rows(&self, shape: &StepShape, x: BufferId, args: Args) -> Result<Dispatch, GpuError> {
+        let pieces = match shape.module {
             Module::RmsNorm | Module::LayerNorm => 1,
             _ => row_pieces(self.device, self.program.width(x)),
         };
-        self.dispatch(module, &constants, args, [self.call.rows, pieces])
+        self.dispatch(
+            shape.module,
+            &shape.constants,
+            args,
+            [self.call.rows, pieces],
+        )
     }
 
-    fn row_form(&self, out: BufferId) -> u32 {
-        if let Form::Operand(_) = self.program.form(out) {
-            return row_form::OPERAND;
-        }
-        let buffer = self.program.program.buffers.get(out.0 as usize);
-        let role = buffer.and_then(|buffer| match buffer.place {
-            BufferPlace::Output(port) => self.program.output_role(port),
-            BufferPlace::Input(_) | BufferPlace::Scratch { .. } => None,
-        });
-        match (role.is_some_and(is_cache), self.program.kv) {
-            (false, _) => row_form::PLAIN,
-            (true, ElementType::Bf16) => row_form::CACHE_BF16,
-            (true, _) => row_form::CACHE_F32,
-        }
-    }
-
-    fn attention(&self, attributes: &Attention, out: BufferId) -> Result<Dispatch, GpuError> {
+    fn attention(
+        &self,
+        shape: &StepShape,
+        attributes: &Attention,
+        out: BufferId,
+    ) -> Result<Dispatch, GpuError> {
         let Attention {
             heads,
             kv_heads,
@@ -313,15 +240,14 @@ impl Writer<'_> {
         let rows = [head_dim, keys.stride, values.stride];
         let quads = rows.iter().all(|width| width.is_multiple_of(in_quad)) && begins == [true; 2];
         let [invocations, together] = attention_shape(self.device, self.call.rows, head_dim);
-        let constants = [
-            (constant::HEAD, head_dim),
-            (constant::ELEMENT, element_number(self.program.kv)),
+        let mut constants = shape.constants.clone();
+        constants.extend([
             (constant::QUADS, u32::from(quads)),
             (constant::ROWS, together),
             (constant::INVOCATIONS, invocations),
-        ];
+        ]);
         let groups = [heads, self.call.rows.div_ceil(together)];
-        self.dispatch(Module::Attention, &constants, args, groups)
+        self.dispatch(shape.module, &constants, args, groups)
     }
 
     pub(super) fn dispatch(

@@ -1,7 +1,8 @@
 //! The division of a product of integers among workgroups: which module computes it, and over which grid.
 
+use heg_spirv::{Module, constant};
+
 use crate::device::GpuDevice;
-use crate::module::{Module, constant};
 
 /// The facts about a product that its division follows from.
 #[derive(Debug, Clone, Copy)]

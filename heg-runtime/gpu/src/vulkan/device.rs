@@ -232,7 +232,7 @@ impl Device {
     }
 
     /// Whether the device may still use what it was given for a submission that nobody saw the end of.
-    pub(super) fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
     }
 

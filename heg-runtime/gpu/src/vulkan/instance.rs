@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use ash::{Entry, vk};
 
 use crate::error::GpuError;
+use crate::kept::CacheOwner;
 
 /// A loaded Vulkan library with an instance.
 pub(crate) struct Instance {
@@ -33,13 +34,15 @@ pub(crate) struct Candidate {
     pub(crate) api: (u32, u32, u32),
     /// The identity of device and driver, the same in every process.
     pub(crate) identity: String,
+    /// The owner of its pipeline caches.
+    pub(crate) cache_owner: CacheOwner,
     /// The first requirement of programs that the device lacks, if any.
     pub(crate) lacks: Option<&'static str>,
     /// Whether it has the instruction for dot products of bytes.
     pub(crate) has_dots: bool,
     /// Whether the driver offers to import memory of the host, and to which alignment.
     pub(crate) import_alignment: Option<u64>,
-    pub(crate) floats: crate::spirv::Declarations,
+    pub(crate) floats: heg_spirv::spirv::Declarations,
     /// Memory that the invocations of a workgroup share at most, in bytes.
     pub(crate) shared_bytes: u32,
     pub(super) dot_extension: bool,
@@ -196,11 +199,16 @@ impl Instance {
                 hex(id.driver_uuid),
                 properties.driver_version
             ),
+            cache_owner: CacheOwner {
+                vendor: properties.vendor_id,
+                device: properties.device_id,
+                uuid: properties.pipeline_cache_uuid,
+            },
             lacks,
             has_dots: knows_dots && dots.shader_integer_dot_product != 0,
             import_alignment: has(ash::ext::external_memory_host::NAME)
                 .then_some(host.min_imported_host_pointer_alignment),
-            floats: crate::spirv::Declarations {
+            floats: heg_spirv::spirv::Declarations {
                 nearest: floats.shader_rounding_mode_rte_float32 != 0,
                 denormals: floats.shader_denorm_preserve_float32 != 0,
                 special: floats.shader_signed_zero_inf_nan_preserve_float32 != 0,

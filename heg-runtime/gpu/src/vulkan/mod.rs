@@ -12,6 +12,7 @@ mod device;
 mod instance;
 mod memory;
 mod pipeline;
+mod pipeline_cache;
 
 pub(crate) use commands::{Args, Dispatch, Recording, submit};
 pub(crate) use copies::{Copies, Towards};
@@ -19,3 +20,4 @@ pub(crate) use device::Device;
 pub(crate) use instance::{Candidate, Instance};
 pub(crate) use memory::{Kind, Memory};
 pub(crate) use pipeline::Pipeline;
+pub(crate) use pipeline_cache::PipelineCache;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ash::vk;
 
 use super::device::Device;
+use super::pipeline_cache::PipelineCache;
 use crate::error::GpuError;
 
 /// A compiled module.
@@ -14,11 +15,15 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Compiles a module that [`check`](crate::spirv::check) passes.
-    pub(crate) fn new(device: &Arc<Device>, words: &[u32]) -> Result<Arc<Self>, GpuError> {
+    /// Compiles a module that [`check`](heg_spirv::spirv::check) passes.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        words: &[u32],
+        cache: &PipelineCache,
+    ) -> Result<Arc<Self>, GpuError> {
         let info = vk::ShaderModuleCreateInfo::default().code(words);
         // SAFETY: the words are sound SPIR-V, of capabilities that the device has; the module is destroyed behind the one
-        // call that reads it, and the device outlives the pipeline.
+        // call that reads it, and the device outlives the pipeline. The cache is of the same device, and synchronised by it.
         let made = unsafe {
             let module = device.handle.create_shader_module(&info, None);
             let module = module.map_err(|code| device.failed("creation of a module", code))?;
@@ -29,8 +34,9 @@ impl Pipeline {
             let info = [vk::ComputePipelineCreateInfo::default()
                 .stage(stage)
                 .layout(device.layout)];
-            let none = vk::PipelineCache::null();
-            let made = device.handle.create_compute_pipelines(none, &info, None);
+            let made = device
+                .handle
+                .create_compute_pipelines(cache.handle, &info, None);
             device.handle.destroy_shader_module(module, None);
             made
         };

@@ -12,6 +12,7 @@ mod attention;
 mod both;
 mod copies;
 mod device;
+mod kept;
 mod noise;
 mod products;
 mod rounding;

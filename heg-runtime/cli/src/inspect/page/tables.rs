@@ -316,6 +316,7 @@ fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
         Reference::Answer(..) => (7, "known answers"),
         Reference::Annotations => (8, "annotations"),
         Reference::Partitions => (9, "partitions"),
+        Reference::GpuModule(_) => (10, "GPU modules"),
     };
     (order, name.to_owned())
 }

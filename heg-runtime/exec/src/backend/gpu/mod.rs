@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heg_artifacts::Bundle;
+use heg_files::OwnFolder;
 use heg_gpu::{Fidelity, GpuDevice, GpuOptions};
 use heg_spec::soc::{Device, Gpu};
 use heg_spec::{DeviceClass, Soc};
@@ -30,7 +32,7 @@ use crate::ladder::{DeviceFacts, GpuFacts, Rung, RungSource};
 use crate::parts::Parts;
 use crate::soc::device_of;
 use form::GpuForm;
-use role::GpuRole;
+use role::{GpuRole, Opened};
 use session::GpuSession;
 
 /// The GPUs of a SoC, by role.
@@ -44,8 +46,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 impl GpuPrograms {
     /// Opens and probes the devices that a SoC asks for; Vulkan is loaded only where it asks for one.
-    pub(super) fn open(soc: &Soc) -> Self {
-        let mut opened: BTreeMap<&Gpu, Result<Arc<GpuDevice>, String>> = BTreeMap::new();
+    pub(super) fn open(bundle: &Bundle, soc: &Soc) -> Self {
+        let mut opened: BTreeMap<&Gpu, Result<Opened, String>> = BTreeMap::new();
         let mut of_role = BTreeMap::new();
         for role in [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu] {
             let device = device_of(soc, role);
@@ -53,21 +55,28 @@ impl GpuPrograms {
             let Some((gpu, programs)) = asked else {
                 continue;
             };
-            let device = opened.entry(gpu).or_insert_with(|| open(gpu)).clone();
-            let played = |device| Arc::new(GpuRole::new(device, programs.activations));
+            let device = opened
+                .entry(gpu)
+                .or_insert_with(|| open(gpu, bundle))
+                .clone();
+            let played = |opened| Arc::new(GpuRole::new(opened, programs.activations));
             of_role.insert(role, device.map(played));
         }
         Self { of_role }
     }
 }
 
-/// A device that gives the bits of the CPU programs, or why there is none.
-fn open(gpu: &Gpu) -> Result<Arc<GpuDevice>, String> {
+/// A device that gives the bits of the CPU programs, with the bundle's modules; or why there is none.
+fn open(gpu: &Gpu, bundle: &Bundle) -> Result<Opened, String> {
     let mut options = GpuOptions::from_environment();
     options.name = gpu.name.clone().or(options.name);
     let device = GpuDevice::open(&options).map_err(|error| chain(&error))?;
     match device.fidelity() {
-        Fidelity::Equal => Ok(Arc::new(device)),
+        Fidelity::Equal => {
+            let modules = device.take_modules(bundle);
+            let modules = modules.map_err(|error| chain(&error))?;
+            Ok((Arc::new(device), modules))
+        }
         Fidelity::Close { reason } => Err(format!(
             "{} does not compute as CPU programs do: {reason}",
             device.info().name
@@ -87,6 +96,17 @@ impl Backend for GpuPrograms {
     fn describe(&self, facts: &DeviceFacts) -> Option<String> {
         let role = self.of_role.get(&facts.role)?.as_ref().ok()?;
         Some(role.describe())
+    }
+
+    fn keep_in(&mut self, cache: &OwnFolder, _: &[DeviceFacts]) {
+        let mut seen: Vec<&Arc<GpuDevice>> = Vec::new();
+        for role in self.of_role.values().flatten() {
+            if !seen.iter().any(|device| Arc::ptr_eq(device, &role.device)) {
+                // Without what was kept, pipelines are compiled again.
+                let _ = role.device.keep_pipelines(cache);
+                seen.push(&role.device);
+            }
+        }
     }
 
     fn runs(&self, rung: Rung) -> bool {

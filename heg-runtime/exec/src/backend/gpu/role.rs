@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use heg_artifacts::manifest::{Manifest, Weight};
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
-use heg_gpu::{GpuDevice, GpuError, GpuProgram, GpuSections};
+use heg_gpu::{GpuDevice, GpuError, GpuProgram, GpuSections, ModuleOrigin};
 use heg_spec::soc::Activations;
 
 use super::alone::Alone;
@@ -14,10 +14,14 @@ use crate::error::ExecError;
 use crate::ladder::GpuFacts;
 use crate::parts::Parts;
 
+/// A device, and the modules that it runs.
+pub(super) type Opened = (Arc<GpuDevice>, ModuleOrigin);
+
 /// The device of a role, with all that its forms share.
 pub(super) struct GpuRole {
     pub(super) device: Arc<GpuDevice>,
     activations: Activations,
+    modules: ModuleOrigin,
     /// Programs that are ready, by kernel.
     programs: Mutex<BTreeMap<u32, Arc<GpuProgram>>>,
     /// Weights and rotary tables, brought when the first form needs them.
@@ -27,10 +31,11 @@ pub(super) struct GpuRole {
 }
 
 impl GpuRole {
-    pub(super) fn new(device: Arc<GpuDevice>, activations: Activations) -> Self {
+    pub(super) fn new((device, modules): Opened, activations: Activations) -> Self {
         Self {
             device,
             activations,
+            modules,
             programs: Mutex::default(),
             sections: Mutex::default(),
             alone: Mutex::default(),
@@ -49,8 +54,8 @@ impl GpuRole {
     /// The device as a user reads it.
     pub(super) fn describe(&self) -> String {
         let info = self.device.info();
-        let activations = self.activations;
-        format!("GPU programs ({}, {activations:?})", info.name)
+        let (activations, modules) = (self.activations, self.modules);
+        format!("GPU programs ({}, {activations:?}, {modules})", info.name)
     }
 
     /// The program of a kernel, made ready once.

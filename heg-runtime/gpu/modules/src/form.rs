@@ -6,7 +6,7 @@ use heg_spec::Activations;
 
 /// The form of a buffer's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     /// f32; at a port of keys or values, elements of the cache.
     Plain,
     /// Integers, in groups of columns that share a scale.
@@ -15,23 +15,27 @@ pub(super) enum Form {
 
 /// Integers of an operand, as `shaders/include/rows.glsl` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Operand {
+pub(crate) struct Operand {
     /// Digits of each: one for 8 bits, two for 16.
-    pub(super) digits: u32,
+    pub(crate) digits: u32,
     /// Whether it meets weights of half a byte.
-    pub(super) nibbles: bool,
+    pub(crate) nibbles: bool,
 }
 
 /// Numbers of forms in the modules.
-pub(super) mod row_form {
-    pub(in super::super) const PLAIN: u32 = 0;
-    pub(in super::super) const OPERAND: u32 = 1;
-    pub(in super::super) const CACHE_BF16: u32 = 2;
-    pub(in super::super) const CACHE_F32: u32 = 3;
+pub(crate) mod row_form {
+    /// f32.
+    pub(crate) const PLAIN: u32 = 0;
+    /// Integers with scales.
+    pub(crate) const OPERAND: u32 = 1;
+    /// Rows of the cache in bf16.
+    pub(crate) const CACHE_BF16: u32 = 2;
+    /// Rows of the cache in f32.
+    pub(crate) const CACHE_F32: u32 = 3;
 }
 
 /// The form of a buffer: an operand is rounded where both its weights and the activations are integers, as on the CPU.
-pub(super) fn form_of(
+pub(crate) fn form_of(
     program: &Program,
     id: BufferId,
     buffer: &Buffer,

@@ -6,12 +6,14 @@
 //! needed to read four of them.
 
 mod check;
+mod packed;
 mod specialise;
 #[cfg(test)]
 mod tests;
 
 pub use check::{Census, check};
-pub(crate) use specialise::{Declarations, declare, specialise};
+pub use packed::{pack, unpack};
+pub use specialise::{Declarations, constants, declare, specialise};
 
 /// First word of every module.
 const MAGIC: u32 = 0x0723_0203;
@@ -42,6 +44,12 @@ pub enum SpirvError {
     Magic {
         /// Its first word.
         found: u32,
+    },
+    /// A section has other bytes than those that words are packed to.
+    #[error("byte {at} of its section ends no packed word")]
+    Packed {
+        /// Position of the byte.
+        at: usize,
     },
     /// An instruction has no words, or more than are left.
     #[error("an instruction of {length} words at word {at} of {words}")]

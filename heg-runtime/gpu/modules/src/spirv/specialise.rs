@@ -9,13 +9,13 @@ const SPEC_ID: u32 = 1;
 
 /// A module's demands on floats of 32 bits, as far as a driver offers it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Declarations {
+pub struct Declarations {
     /// Rounding to nearest, ties to even.
-    pub(crate) nearest: bool,
+    pub nearest: bool,
     /// Numbers too small to be normal are kept.
-    pub(crate) denormals: bool,
+    pub denormals: bool,
     /// Signed zeros, infinities and NaN are kept.
-    pub(crate) special: bool,
+    pub special: bool,
 }
 
 impl Declarations {
@@ -30,8 +30,28 @@ impl Declarations {
     }
 }
 
+/// Numbers of a module's specialisation constants, in its order.
+///
+/// # Errors
+///
+/// [`SpirvError::Magic`], [`SpirvError::Frame`].
+pub fn constants(words: &[u32]) -> Result<Vec<u32>, SpirvError> {
+    let mut numbers = Vec::new();
+    for instruction in instructions(words)? {
+        let instruction = instruction?;
+        if instruction.operation == op::DECORATE && instruction.operand(1) == SPEC_ID {
+            numbers.push(instruction.operand(2));
+        }
+    }
+    Ok(numbers)
+}
+
 /// Overwrites the defaults of specialisation constants, by their numbers. Numbers that the module lacks are passed over.
-pub(crate) fn specialise(words: &mut [u32], constants: &[(u32, u32)]) -> Result<(), SpirvError> {
+///
+/// # Errors
+///
+/// [`SpirvError::Magic`], [`SpirvError::Frame`].
+pub fn specialise(words: &mut [u32], constants: &[(u32, u32)]) -> Result<(), SpirvError> {
     let mut numbers = HashMap::new();
     let mut changes = Vec::new();
     for instruction in instructions(words)? {
@@ -40,7 +60,8 @@ pub(crate) fn specialise(words: &mut [u32], constants: &[(u32, u32)]) -> Result<
             op::DECORATE if instruction.operand(1) == SPEC_ID => {
                 numbers.insert(instruction.operand(0), instruction.operand(2));
             }
-            op::SPEC_CONSTANT => {
+            // A constant without a value would have that of the next instruction overwritten.
+            op::SPEC_CONSTANT if instruction.operands.len() > 2 => {
                 let number = numbers.get(&instruction.operand(1));
                 let value = number.and_then(|number| {
                     let mut constants = constants.iter();
@@ -62,7 +83,11 @@ pub(crate) fn specialise(words: &mut [u32], constants: &[(u32, u32)]) -> Result<
 }
 
 /// The module with declarations (SPV_KHR_float_controls).
-pub(crate) fn declare(words: &[u32], declared: Declarations) -> Result<Vec<u32>, SpirvError> {
+///
+/// # Errors
+///
+/// [`SpirvError::Magic`], [`SpirvError::Frame`].
+pub fn declare(words: &[u32], declared: Declarations) -> Result<Vec<u32>, SpirvError> {
     let mut out = words
         .get(..super::HEADER_WORDS)
         .unwrap_or_default()

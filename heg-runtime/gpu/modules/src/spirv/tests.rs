@@ -71,9 +71,30 @@ fn changed_modules_are_refused() {
 }
 
 #[test]
+fn a_constant_without_a_value_leaves_the_next_instruction_alone() {
+    let mut words = vec![MAGIC, 0, 0, 0, 0];
+    // OpDecorate %2 SpecId 3, OpSpecConstant %1 %2 without a value, OpCapability Shader
+    words.extend([4 << 16 | 71, 2, 1, 3, 3 << 16 | 50, 1, 2, 2 << 16 | 17, 1]);
+    let before = words.clone();
+    specialise(&mut words, &[(3, 64)]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(words, before);
+    assert_eq!(constants(&words), Ok(vec![3]));
+}
+
+#[test]
+fn modules_of_a_bundle_stay_below_their_limit() {
+    let carried = Module::ALL.iter();
+    let carried = carried.filter(|it| !matches!(it, Module::Probe | Module::ProbeDots));
+    let bytes: usize = carried.map(|module| module.packed().bytes.len()).sum();
+    let most = heg_artifacts::manifest::GPU_BYTES_MAX;
+    assert!(bytes as u64 <= most, "{bytes} bytes of at most {most}");
+}
+
+#[test]
 fn constants_are_overwritten_and_declarations_pass_the_check() {
     for module in Module::ALL {
         let mut words = module.words();
+        assert_eq!(unpack(&module.packed().bytes).as_ref(), Ok(&words));
         let default = words.clone();
         specialise(&mut words, &[(0, 1), (99, 5)]).unwrap_or_else(|error| panic!("{error}"));
         let changed = words.iter().zip(&default).filter(|(a, b)| a != b).count();

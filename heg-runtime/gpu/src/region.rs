@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::error::GpuError;
-use crate::vulkan::Memory;
+use crate::vulkan::{Memory, copy};
 
 /// A run of bytes in a memory of the device, which lives as long as anybody holds any of it.
 #[derive(Clone)]
@@ -68,6 +68,16 @@ impl GpuRegion {
     pub fn read(&self, first: u64, bytes: &mut [u8]) -> Result<(), GpuError> {
         let part = self.part_of_any_start(first, bytes.len())?;
         self.memory.read(part, bytes)
+    }
+
+    /// Copies the first bytes of another region here, within the device. No work that uses either may be under way.
+    pub(crate) fn copy_from(&self, first: u64, from: &Self, bytes: u64) -> Result<(), GpuError> {
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (to, start) = (
+            self.part_of_any_start(first, size)?,
+            from.part_of_any_start(0, size)?,
+        );
+        copy(&from.memory, start, &self.memory, to, bytes)
     }
 
     /// Where the part lies in the memory.

@@ -115,13 +115,107 @@ fn copy(
     bytes: u64,
     regions: &mut HashMap<SectionId, GpuRegion>,
 ) -> Result<(), GpuError> {
-    let whole = device.memory(bytes)?;
+    let mut upload = Upload::new(device, bytes)?;
     let mut first = 0;
     for (id, section) in batch {
-        whole.write(first, section)?;
+        upload.write(first, section)?;
         let size = (section.len() as u64).next_multiple_of(PAGE_BYTES);
-        regions.insert(*id, whole.part(first, size)?);
+        regions.insert(*id, upload.whole.part(first, size)?);
         first += size;
     }
-    Ok(())
+    upload.flush()
+}
+
+/// A memory that is written from its start to its end: by way of another, that the host reaches, unless it does.
+struct Upload {
+    whole: GpuRegion,
+    staging: Option<GpuRegion>,
+    /// Where the bytes that wait in the staging memory go, and how many these are.
+    start: u64,
+    waiting: u64,
+}
+
+/// Size of staging memory. Chosen: a copy takes ten times as long as its submission.
+const STAGING_BYTES: u64 = 16 << 20;
+
+impl Upload {
+    fn new(device: &GpuDevice, bytes: u64) -> Result<Self, GpuError> {
+        let whole = device.memory(bytes)?;
+        let staging = match whole.memory().is_mapped() {
+            true => None,
+            false => Some(device.host_memory(bytes.min(STAGING_BYTES))?),
+        };
+        Ok(Self {
+            whole,
+            staging,
+            start: 0,
+            waiting: 0,
+        })
+    }
+
+    /// Writes bytes behind those before.
+    fn write(&mut self, mut first: u64, mut bytes: &[u8]) -> Result<(), GpuError> {
+        let Some(staging) = self.staging.clone() else {
+            return self.whole.write(first, bytes);
+        };
+        while !bytes.is_empty() {
+            let at = first - self.start;
+            let room = staging.bytes().saturating_sub(at).min(bytes.len() as u64);
+            if room == 0 {
+                self.flush()?;
+                self.start = first;
+                continue;
+            }
+            let (part, rest) = bytes.split_at(room as usize);
+            staging.write(at, part)?;
+            (self.waiting, bytes, first) = (at + room, rest, first + room);
+        }
+        Ok(())
+    }
+
+    /// Brings what waits to its place.
+    fn flush(&mut self) -> Result<(), GpuError> {
+        if let Some(staging) = self.staging.as_ref().filter(|_| self.waiting > 0) {
+            self.whole.copy_from(self.start, staging, self.waiting)?;
+        }
+        self.waiting = 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{GpuOptions, Treatment};
+
+    #[test]
+    fn memory_apart_from_the_hosts_is_written_piece_by_piece() {
+        let options = GpuOptions {
+            treatment: Treatment::Discrete,
+            ..GpuOptions::from_environment()
+        };
+        // The tests in `tests` say where there is no device.
+        let Ok(device) = GpuDevice::open(&options) else {
+            return;
+        };
+        let bytes = 2 * STAGING_BYTES + 12345;
+        let content: Vec<u8> = (0..bytes).map(|at| ((at * 31) >> 7) as u8).collect();
+        let mut upload = Upload::new(&device, bytes).unwrap();
+        let cuts = [
+            0,
+            5000,
+            8192,
+            STAGING_BYTES - 8,
+            STAGING_BYTES + 4096,
+            bytes,
+        ];
+        for pair in cuts.windows(2) {
+            let part = &content[pair[0] as usize..pair[1] as usize];
+            upload.write(pair[0], part).unwrap();
+        }
+        upload.flush().unwrap();
+        let mut found = vec![0; content.len()];
+        upload.whole.read(0, &mut found).unwrap();
+        assert!(found == content);
+    }
 }

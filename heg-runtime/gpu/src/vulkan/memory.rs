@@ -282,8 +282,8 @@ fn memory_type(
         })
 }
 
-/// Copies within the device, and waits for it.
-fn copy(
+/// Copies within the device, and waits for it. Both ranges are checked.
+pub(crate) fn copy(
     from: &Memory,
     from_first: u64,
     to: &Memory,
@@ -291,6 +291,9 @@ fn copy(
     bytes: u64,
 ) -> Result<(), GpuError> {
     let device = &to.device;
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    from.check(from_first, size)?;
+    to.check(to_first, size)?;
     let failed = |code| device.failed("copy", code);
     let regions = [vk::BufferCopy {
         src_offset: from_first,
@@ -298,7 +301,7 @@ fn copy(
         size: bytes,
     }];
     let calls = &device.handle;
-    // SAFETY: the pool is locked; both ranges were checked by `read` and `write`.
+    // SAFETY: the pool is locked; both ranges were checked above.
     let commands = device.with_queue(|queue| unsafe {
         let info = vk::CommandBufferAllocateInfo::default()
             .command_pool(queue.pool)

@@ -18,6 +18,6 @@ pub(crate) use commands::{Args, Dispatch, Recording, submit};
 pub(crate) use copies::{Copies, Towards};
 pub(crate) use device::Device;
 pub(crate) use instance::{Candidate, Instance};
-pub(crate) use memory::{Kind, Memory};
+pub(crate) use memory::{Kind, Memory, copy};
 pub(crate) use pipeline::Pipeline;
 pub(crate) use pipeline_cache::PipelineCache;

@@ -51,5 +51,5 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 const AFTER_HELP: &str = "\
 Examples:
   cargo xtask lent pack target/lent            a folder to copy to the other machine
-  target/lent/run.sh figures.jsonl             there: all steps; names of steps behind the file choose some
+  bash target/lent/run.sh figures.jsonl        there: all steps; names of steps behind the file choose some
   cargo xtask lent read figures.jsonl          here: tables";

@@ -2,6 +2,7 @@
 
 use super::PackArgs;
 use anyhow::{Context, Result};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,11 +19,15 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     let made = || format!("cannot write to `{}`", folder.display());
     fs::create_dir_all(folder).with_context(made)?;
     note("building heg, hegc and the measuring programs");
-    for (target, name) in TARGETS {
-        let from = build(target, args.dev)?;
-        let to = folder.join(name);
-        fs::copy(&from, &to).with_context(made)?;
-        workspace::run(Command::new("strip").arg(&to), "strip")?;
+    for Programs { arguments, names } in BUILDS {
+        let built = build(arguments, args.dev)?;
+        for (program, name) in names {
+            let from = built.get(*program);
+            let from = from.with_context(|| format!("cargo built no `{program}`"))?;
+            let to = folder.join(name);
+            fs::copy(from, &to).with_context(made)?;
+            workspace::run(Command::new("strip").arg(&to), "strip")?;
+        }
     }
     let (fixture, model) = (
         root().join("tests/fixtures/tiny-agent"),
@@ -53,12 +58,22 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     Ok(())
 }
 
-/// Programs, by what cargo calls them, and their names in the folder.
-const TARGETS: [(&[&str], &str); 4] = [
-    (&["-p", "heg", "--bin", "heg"], "heg"),
-    (&["-p", "hegc", "--bin", "hegc"], "hegc"),
-    (&["-p", "heg-gpu", "--example", "measure"], "measure"),
-    (&["-p", "heg-gpu", "--test", "it"], "gpu-tests"),
+/// One call of cargo.
+struct Programs {
+    arguments: &'static [&'static str],
+    /// Programs, each with its name in the folder.
+    names: &'static [(&'static str, &'static str)],
+}
+
+const BUILDS: [Programs; 2] = [
+    Programs {
+        arguments: &["-p", "heg", "-p", "hegc", "--bins"],
+        names: &[("heg", "heg"), ("hegc", "hegc")],
+    },
+    Programs {
+        arguments: &["-p", "heg-gpu", "--example", "measure", "--test", "it"],
+        names: &[("measure", "measure"), ("it", "gpu-tests")],
+    },
 ];
 
 /// The files of a model that its compilation reads.
@@ -72,20 +87,21 @@ const MODEL_FILES: [&str; 7] = [
     "tokenizer_config.json",
 ];
 
-/// Builds a program, and finds it by what cargo says of it.
-fn build(target: &[&str], dev: bool) -> Result<PathBuf> {
+/// Builds programs; their files by name, as cargo says.
+fn build(arguments: &[&str], dev: bool) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo(&["build", "--quiet", "--message-format", "json"]);
-    command.args(target);
+    command.args(arguments);
     if !dev {
         command.arg("--release");
     }
     let said = workspace::capture(&mut command, "the build")?;
-    let mut built = said.lines().filter_map(|line| {
+    let built = said.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message.get("executable")?.as_str().map(PathBuf::from)
+        let name = message.get("target")?.get("name")?.as_str()?.to_owned();
+        let file = message.get("executable")?.as_str()?;
+        Some((name, PathBuf::from(file)))
     });
-    let last = built.next_back();
-    last.with_context(|| format!("cargo built no program of {target:?}"))
+    Ok(built.collect())
 }
 
 fn copy_loader(from: &Path, to: &Path) -> Result<()> {

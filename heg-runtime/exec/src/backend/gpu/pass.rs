@@ -5,10 +5,9 @@ use heg_gpu::{GpuOrder, GpuRegion, RowState};
 use heg_sched::{Launch, Span};
 use heg_spec::Group;
 
-use super::PATIENCE;
 use super::form::GpuForm;
 use super::memory::{LaneMemory, Passed, layer_of};
-use super::role::failed;
+use super::role::{PATIENCE, failed};
 use crate::backend::Order;
 use crate::batch::Batch;
 use crate::error::ExecError;

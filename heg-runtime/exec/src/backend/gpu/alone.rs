@@ -6,9 +6,8 @@ use heg_gpu::{
 };
 use heg_spec::Group;
 
-use super::PATIENCE;
 use super::form::GpuForm;
-use super::role::{failed, taken};
+use super::role::{PATIENCE, failed, taken};
 use crate::backend::{AloneCall, BoundPort};
 use crate::error::ExecError;
 

@@ -17,7 +17,6 @@ mod taken;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use heg_artifacts::Bundle;
 use heg_files::OwnFolder;
@@ -40,9 +39,6 @@ pub(super) struct GpuPrograms {
     /// With the reason where a device cannot be used.
     of_role: BTreeMap<DeviceClass, Result<Arc<GpuRole>, String>>,
 }
-
-/// The longest time of a launch or of a call alone: software devices need seconds for the head of a large model.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 impl GpuPrograms {
     /// Opens and probes the devices that a SoC asks for; Vulkan is loaded only where it asks for one.

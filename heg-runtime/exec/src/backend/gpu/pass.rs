@@ -8,10 +8,9 @@ use heg_gpu::{GpuCopies, GpuOrder, GpuPass, GpuRegion, RowState};
 use heg_sched::{Launch, Span};
 use heg_spec::Group;
 
-use super::PATIENCE;
 use super::form::GpuForm;
 use super::memory::{LaneMemory, Passed, layer_of};
-use super::role::failed;
+use super::role::{PATIENCE, failed};
 use super::taken::{UnderWay, receive};
 use crate::backend::Order;
 use crate::batch::Batch;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use heg_artifacts::manifest::{Manifest, Weight};
 use heg_artifacts::program::Program;
@@ -16,6 +17,9 @@ use crate::parts::Parts;
 
 /// A device, and the modules that it runs.
 pub(super) type Opened = (Arc<GpuDevice>, ModuleOrigin);
+
+/// The longest time of a launch or of a call alone: software devices need seconds for the head of a large model.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The device of a role, with all that its forms share.
 pub(super) struct GpuRole {

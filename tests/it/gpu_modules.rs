@@ -168,7 +168,10 @@ fn modules_that_no_gpu_should_run_are_refused() {
             let fixed = windows.position(|it| it[0] == (3 << 16 | 71) && it[2] == 42);
             words[fixed.unwrap() + 2] = 0;
         }),
-        refusal("short", |words| words.truncate(249)),
+        refusal("short", |words| {
+            let decoration = words.iter().position(|word| *word == (3 << 16 | 71));
+            words.truncate(decoration.unwrap() + 2);
+        }),
     ];
     insta::assert_snapshot!("refused_modules", texts.join("\n\n"));
     let unpacked = rewrite(&workbench, &bundle, "unpacked", |manifest, store| {

@@ -40,10 +40,10 @@ fn prompts_are_what_this_process_would_make() {
     let (tokenizer, assets) = (tokenizer(), assets());
     let template = ChatTemplate::new(&assets.template.unwrap(), assets.special_tokens).unwrap();
     for text in ["hi", "", "é\n<|eot_id|>", &"a long one ".repeat(2000)] {
-        let rendered = template.render(&chat(text)).unwrap();
+        let prompt = template.prompt(&chat(text), &tokenizer, usize::MAX);
         assert_eq!(
             tokens(&prompts, TextToEncode::Chat(chat(text), usize::MAX)),
-            Ok(tokenizer.encode(&rendered, Special::AsWritten).unwrap())
+            Ok(prompt.unwrap())
         );
         assert_eq!(
             tokens(&prompts, TextToEncode::Bare(text.to_owned())),

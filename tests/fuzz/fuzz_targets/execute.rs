@@ -19,7 +19,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use heg_artifacts::manifest::{ElementType, Parameter, Port, Role};
 use heg_artifacts::program::Step;
 use heg_cpu::{
-    Activations, AffineBytes, Context, CpuCall, CpuDevice, CpuDeviceOptions, Isa, Kernel,
+    Activations, AffineBytes, Context, CpuCall, CpuDevice, CpuDeviceOptions, CpuKernel, Isa,
     ProgramRows, WeightBytes,
 };
 use libfuzzer_sys::fuzz_target;
@@ -50,7 +50,7 @@ fuzz_target!(|input: &[u8]| {
     }
     let call = Call::new(&made, &mut choices);
     let activations = choices.one(&[Activations::F32, Activations::I8, Activations::I16]);
-    let kernel = Kernel::new(made.program.clone(), &made.declared, call.kv, activations);
+    let kernel = CpuKernel::new(made.program.clone(), &made.declared, call.kv, activations);
     let kernel = kernel.expect("the check has passed");
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut expected: Option<Vec<Vec<u8>>> = None;
@@ -165,7 +165,7 @@ impl Call {
     }
 
     /// Runs the kernel; returns the rows of its outputs.
-    fn run(&self, kernel: &Kernel, device: &mut CpuDevice) -> Vec<Vec<u8>> {
+    fn run(&self, kernel: &CpuKernel, device: &mut CpuDevice) -> Vec<Vec<u8>> {
         let weights: Vec<_> = self.weights.iter().map(Weight::bytes).collect();
         let inputs = self.inputs.iter().map(|input| {
             let rows = input.as_ref().map(|tensor| tensor.rows(self.rows));

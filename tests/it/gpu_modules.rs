@@ -133,7 +133,7 @@ fn with_changed_module(
     })
 }
 
-/// Writes a word behind so many others at the first place where all of them are.
+/// Writes a word `behind` the begin of the first place where all of `found` are.
 fn put_word(words: &mut [u32], found: &[u32], behind: usize, word: u32) {
     let mut windows = words.windows(found.len());
     let at = windows.position(|window| window == found).unwrap();

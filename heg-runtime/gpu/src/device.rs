@@ -39,7 +39,7 @@ pub enum Treatment {
 }
 
 impl GpuOptions {
-    /// Those that `HEG_VK_DRIVER` asks for, and `HEG_VK_AS`, which may be `processor` or `discrete`.
+    /// Reads the options from `HEG_VK_DRIVER` and from `HEG_VK_AS`, which may be `processor` or `discrete`.
     pub fn from_environment() -> Self {
         Self {
             name: std::env::var("HEG_VK_DRIVER")
@@ -64,14 +64,14 @@ pub enum Sharing {
     Copied,
 }
 
-/// Whose modules a device runs for a bundle.
+/// The origin of the modules that a device runs for a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModuleOrigin {
     /// The bundle's.
     Bundle,
-    /// Those of this program: the bundle has none.
+    /// This program; the bundle has none.
     Own,
-    /// Those of this program in place of some of the bundle's, which another version of HEG wrote.
+    /// The bundle, and this program in place of some that another version of HEG wrote.
     OtherVersion {
         /// Number of the bundle's modules that are not run.
         unknown: usize,

@@ -25,7 +25,7 @@ pub struct GpuTaken {
     region: GpuRegion,
     first: u64,
     bytes: usize,
-    /// Where they wait, unless the host reaches the region.
+    /// Offset of the bytes in staging memory; `None` if the host reaches the region.
     staged: Option<u64>,
 }
 

@@ -14,13 +14,13 @@ use crate::vulkan::{Candidate, Device, Pipeline, PipelineCache};
 /// Pipelines by what they are made of.
 pub(crate) struct Pipelines {
     device: Arc<Device>,
-    /// Those of a bundle.
+    /// The bundle.
     modules: OnceLock<BundleModules>,
     made: Mutex<HashMap<Key, Arc<Pipeline>>>,
     memory: Mutex<Memory>,
 }
 
-/// What the driver keeps of pipelines, and where that is kept between processes.
+/// The driver's cache of pipelines, and the file that keeps it between processes.
 struct Memory {
     cache: PipelineCache,
     file: Option<KeptFile>,
@@ -102,7 +102,7 @@ impl Pipelines {
         spirv::declare(&words, declared).map_err(wrong)
     }
 
-    /// What pipelines were made of, but for the driver's variant.
+    /// Modules and constants of the pipelines made so far, without the driver's variant.
     pub(crate) fn shapes(&self) -> Vec<StepShape> {
         let made = taken(&self.made);
         let shapes = made.keys().map(|(module, constants, _)| StepShape {

@@ -130,7 +130,7 @@ fn copy(
 struct Upload {
     whole: GpuRegion,
     staging: Option<GpuRegion>,
-    /// Where the bytes that wait in the staging memory go, and how many these are.
+    /// Destination and number of the bytes that wait in the staging memory.
     start: u64,
     waiting: u64,
 }

@@ -2,8 +2,8 @@
 //!
 //! Templates write special tokens as text. Whoever writes a message, or a document that a tool reads, can write the
 //! same text: taken for a token, it would end the message and begin another one in any role. So a mark is set into such
-//! a text before the template sees it, and the prompt is encoded in the pieces between marks, none of which has a whole
-//! special token from a message. A conversation without such texts has the same tokens as in `transformers`.
+//! a text before the template sees it, and the prompt is encoded in the pieces between marks. No piece has a whole special
+//! token from a message. A conversation without such texts has the same tokens as in `transformers`.
 //!
 //! System and developer messages are the application's own words and stay as they are.
 

@@ -165,7 +165,7 @@ fn papers() -> DraftPolicy {
     heg_spec::shipped::policy("sd-npu").unwrap().drafts
 }
 
-/// What a request's wrong drafts taught makes those of the client's next one less likely, unless the policy learns
+/// A request's wrong drafts make those of the client's next one less likely, unless the policy learns
 /// nothing.
 #[test]
 fn without_learning_drafts_are_as_likely_as_before() {

@@ -65,7 +65,7 @@ const fn gated(activation: Activation) -> u32 {
 }
 
 impl Shapes {
-    /// Those of a kernel's program, which was checked, for keys and values of type `kv`.
+    /// Derives the shapes of a kernel's checked program, for keys and values of type `kv`.
     pub fn new(
         program: &Program,
         kernel: &Kernel,
@@ -98,7 +98,7 @@ impl Shapes {
     }
 }
 
-/// What decides the shapes of steps.
+/// The facts that decide the shapes of steps.
 struct Shaper<'a> {
     buffers: &'a [Buffer],
     forms: &'a [Form],

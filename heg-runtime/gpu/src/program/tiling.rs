@@ -10,7 +10,7 @@ pub(super) struct Shape {
     pub(super) rows: u32,
     pub(super) outputs: u32,
     pub(super) columns: u32,
-    /// Where weights and operands begin.
+    /// Addresses of weights and operands.
     pub(super) at: [u64; 2],
 }
 
@@ -62,7 +62,7 @@ impl Tiling {
             };
         }
         if shape.rows >= TILE_ROWS_MIN {
-            // Small tiles where large ones leave processors idle, and none where small ones do.
+            // Small tiles if large ones leave processors idle, and no tiles if small ones do.
             let tiles = [Self::Tile { rows: 4 }, Self::Tile { rows: 2 }];
             let enough = [BUSY_GROUPS, BUSY_GROUPS / 2];
             let mut fitting = tiles.into_iter().zip(enough).filter(|(tile, enough)| {

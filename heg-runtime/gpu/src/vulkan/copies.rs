@@ -315,7 +315,7 @@ const TRANSFERRED: Side = Side {
     ),
 };
 
-/// What the host reads.
+/// Reads of the host.
 const READ_BY_HOST: Side = Side {
     stages: vk::PipelineStageFlags::HOST,
     access: vk::AccessFlags::HOST_READ,

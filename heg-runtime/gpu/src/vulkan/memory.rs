@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Device,
     /// Where the host reads and writes without a copy.
     Host,
-    /// Where the host writes without a copy, and the device reads fastest.
+    /// Memory that the host writes without a copy, and that the device reads fastest.
     Written,
 }
 

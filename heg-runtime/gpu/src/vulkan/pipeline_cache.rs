@@ -1,4 +1,4 @@
-//! What a driver keeps of pipelines that it has compiled, to make them again without compiling.
+//! The cache of compiled pipelines: a driver makes them again from it without compiling.
 
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ fn file(folder: &Path) -> std::path::PathBuf {
     files[0].as_ref().unwrap().path()
 }
 
-/// What another process finds in the folder, and keeps there.
+/// Runs in another process: finds kept pipelines in the folder, and keeps its own there.
 fn another_process(folder: &Path) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kept::in_another_process", "--nocapture"])

@@ -27,7 +27,7 @@ use heg_spec::policy::Resume;
 
 use super::AgentXpu;
 use super::prefills::Slot;
-use super::rules::client_turns::due;
+use super::rules::client_turns::Due;
 use super::stage::Entry;
 use crate::costs::Costs;
 use crate::event::{Actions, Work};
@@ -95,11 +95,9 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Orders prompts of different clients by their due times.
     fn by_due(&self, one: RequestId, other: RequestId) -> Ordering {
-        let key = |id| self.ledger.get(id).map(|entry| due(self, entry));
+        let key = |id| self.ledger.get(id).map(|entry| Due::of(self, entry));
         match (key(one), key(other)) {
-            (Some((one_us, one)), Some((other_us, other))) => {
-                one_us.total_cmp(&other_us).then(one.cmp(&other))
-            }
+            (Some(one), Some(other)) => one.compare(other),
             (one, other) => other.is_some().cmp(&one.is_some()),
         }
     }

@@ -32,7 +32,7 @@ pub(crate) trait View {
     /// The requests that decode, and the iterations in progress.
     fn decode(&self) -> &Decode;
 
-    /// Whose turn it is on the lane of dynamic kernels.
+    /// The stage whose turn it is on the lane of dynamic kernels.
     fn turns(&self) -> &Turns;
 
     /// The lane of dynamic kernels.

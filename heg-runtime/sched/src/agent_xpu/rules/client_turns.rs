@@ -4,6 +4,8 @@
 //! No policy switches this: it acts whenever there is more than one client. `agent_xpu/client_turns.rs` has the order
 //! of the queue and the bound on a first request's wait.
 
+use std::cmp::Ordering;
+
 use super::{Card, Counted, Entry, Lane, Proposal, Question, Rule, RuleCard, Verdict, View};
 
 pub(crate) const CARD: Card = Card {
@@ -43,7 +45,7 @@ impl Rule for ClientTurns {
                     current.client() != next.client() && current.class() == next.class();
                 let goes = of_one_rank
                     && current.ending.is_none()
-                    && is_due_before(due(view, next), due(view, current));
+                    && Due::of(view, next).compare(Due::of(view, current)).is_lt();
                 Verdict::go_if(goes)
             }
             _ => Verdict::Pass,
@@ -51,16 +53,30 @@ impl Rule for ClientTurns {
     }
 }
 
-/// The due time of a prompt, which orders prompts of different clients: its client's served time plus its rest, in µs;
-/// and its place in the order of arrival.
-pub(crate) fn due(view: &dyn View, entry: &Entry) -> (f64, u64) {
-    let clients = view.ledger().clients();
-    let served_us = clients.served_us(entry.client(), entry.class());
-    (served_us + view.left_us(entry), entry.order)
+/// The due time of a prompt, which orders prompts of different clients.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    /// Time that the client was served, plus the prompt's rest, in µs.
+    time_us: f64,
+    /// Place in the order of arrival.
+    order: u64,
 }
 
-fn is_due_before((one_us, one): (f64, u64), (other_us, other): (f64, u64)) -> bool {
-    one_us.total_cmp(&other_us).then(one.cmp(&other)).is_lt()
+impl Due {
+    pub(crate) fn of(view: &dyn View, entry: &Entry) -> Self {
+        let clients = view.ledger().clients();
+        let served_us = clients.served_us(entry.client(), entry.class());
+        Self {
+            time_us: served_us + view.left_us(entry),
+            order: entry.order,
+        }
+    }
+
+    /// Compares by time, and by arrival at the same time.
+    pub(crate) fn compare(self, other: Self) -> Ordering {
+        let by_time = self.time_us.total_cmp(&other.time_us);
+        by_time.then(self.order.cmp(&other.order))
+    }
 }
 
 /// Whether prompts have had as much of the lane as the last iteration, and an answer of the next prompt's class

@@ -1,7 +1,10 @@
 //! A bundle's sections on a device: imported where it reads pages of the host, else copied.
 
 use std::collections::{BTreeSet, HashMap};
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread::{self, available_parallelism};
 
 use heg_artifacts::{Bundle, SectionId};
 
@@ -156,7 +159,7 @@ impl Upload {
     /// Writes bytes behind those before.
     fn write(&mut self, mut first: u64, mut bytes: &[u8]) -> Result<(), GpuError> {
         let Some(staging) = self.staging.clone() else {
-            return self.whole.write(first, bytes);
+            return fill(&self.whole, first, bytes);
         };
         while !bytes.is_empty() {
             let at = first - self.start;
@@ -167,7 +170,7 @@ impl Upload {
                 continue;
             }
             let (part, rest) = bytes.split_at(room as usize);
-            staging.write(at, part)?;
+            fill(&staging, at, part)?;
             (self.waiting, bytes, first) = (at + room, rest, first + room);
         }
         Ok(())
@@ -181,6 +184,33 @@ impl Upload {
         self.waiting = 0;
         Ok(())
     }
+}
+
+/// Bytes that are worth a thread of their own. Chosen: a thread starts in a twentieth of the time that they take.
+const THREAD_BYTES: usize = 1 << 20;
+
+/// Threads that fill a memory at once. Chosen: no host that was measured copies faster with more.
+const THREADS_MAX: usize = 8;
+
+/// Writes bytes of a mapped file to memory that the host reaches. Several threads do it, for most of the time goes into
+/// the pages of the file, which each thread brings to the process by itself.
+fn fill(to: &GpuRegion, first: u64, bytes: &[u8]) -> Result<(), GpuError> {
+    let cores = available_parallelism().map_or(1, NonZero::get);
+    let threads = cores.min(THREADS_MAX).min(bytes.len() / THREAD_BYTES);
+    if threads < 2 || !to.memory().is_mapped() {
+        return to.write(first, bytes);
+    }
+    let size = bytes.len().div_ceil(threads);
+    let write = |(index, part): (usize, &[u8])| to.write(first + (index * size) as u64, part);
+    thread::scope(|scope| {
+        let mut parts = bytes.chunks(size).enumerate();
+        let own = parts.next();
+        let others: Vec<_> = parts.map(|part| scope.spawn(move || write(part))).collect();
+        let own = own.map_or(Ok(()), write);
+        others.into_iter().fold(own, |before, other| {
+            before.and(other.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    })
 }
 
 #[cfg(test)]

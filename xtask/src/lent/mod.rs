@@ -35,6 +35,9 @@ pub(super) struct PackArgs {
     /// Folder of Debian packages with a Vulkan loader, for a machine without one
     #[arg(long, value_name = "DIR")]
     loader: Option<PathBuf>,
+    /// llama.cpp's `llama-bench`, built for the other machine, to measure beside
+    #[arg(long, value_name = "FILE")]
+    llama_bench: Option<PathBuf>,
     /// Pack a quick build, to rehearse
     #[arg(long)]
     dev: bool,

@@ -14,6 +14,9 @@ const PACK_BYTES_MAX: u64 = 60_000_000;
 
 const SCRIPT: &str = include_str!("run.sh");
 
+/// Makes the models of llama.cpp's program.
+const GGUF_SCRIPT: &str = include_str!("gguf_model.py");
+
 pub(super) fn run(args: &PackArgs) -> Result<()> {
     let folder = &args.folder;
     let made = || format!("cannot write to `{}`", folder.display());
@@ -41,6 +44,13 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     let soc = root().join("graph-specs/socs/host-cpu.ron");
     fs::copy(soc, folder.join("host-cpu.ron")).with_context(made)?;
     fs::write(folder.join("run.sh"), SCRIPT).with_context(made)?;
+    if let Some(program) = &args.llama_bench {
+        let to = folder.join("llama-bench");
+        let what = || format!("cannot copy `{}`", program.display());
+        fs::copy(program, &to).with_context(what)?;
+        workspace::run(Command::new("strip").arg(&to), "strip")?;
+        fs::write(folder.join("gguf_model.py"), GGUF_SCRIPT).with_context(made)?;
+    }
     if let Some(loader) = &args.loader {
         copy_loader(loader, &folder.join("loader"))?;
     }

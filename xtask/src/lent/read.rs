@@ -35,6 +35,7 @@ fn tables(text: &str) -> Result<String> {
     pairs(&mut out, &of("attention"), &["rows", "context", "us"]);
     pairs(&mut out, &of("bits"), &["model", "equal"]);
     models(&mut out, &of("model"));
+    peers(&mut out, &of("llama"));
     pairs(&mut out, &of("end"), &["name", "status", "seconds"]);
     Ok(out)
 }
@@ -79,23 +80,56 @@ fn models(out: &mut String, lines: &[&Value]) {
     }
     let _ = writeln!(
         out,
-        "| model | on | load ms | prefill tok/s | decode tok/s | of eight |"
+        "| model | on | load ms | prefill tok/s | decode tok/s | of merely reading | of eight |"
     );
-    let _ = writeln!(out, "|---|---|---|---|---|---|");
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|");
     for line in lines {
         let figures = &line["figures"];
         let rate = |value: &Value| format!("{:.0}", value.as_f64().unwrap_or(f64::NAN));
         let prefill = figures["prefill_tokens_per_s"].as_object();
         let prefill = prefill.and_then(|by_length| by_length.values().next_back());
+        let decode = figures["decode_tokens_per_s"].as_f64();
+        let limit = figures["decode_limit_tokens_per_s"].as_f64();
+        let share = decode.zip(limit).map(|(decode, limit)| decode / limit);
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} |",
             shown(&line["model"]),
             shown(&line["soc"]),
             rate(&figures["load_ms"]),
             prefill.map_or(String::new(), rate),
             rate(&figures["decode_tokens_per_s"]),
+            share.map_or(String::new(), |share| format!("{share:.2}")),
             rate(&figures["batch_decode_tokens_per_s"]),
+        );
+    }
+    out.push('\n');
+}
+
+/// A row for each line of llama-bench.
+fn peers(out: &mut String, lines: &[&Value]) {
+    if lines.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "| llama.cpp | on | attention | tokens read | written | tok/s |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|");
+    for line in lines {
+        let figures = &line["figures"];
+        let attention = match figures["flash_attn"].as_i64() {
+            Some(1) => "flash",
+            _ => "plain",
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} | {attention} | {} | {} | {:.1} |",
+            shown(&line["model"]),
+            shown(&line["on"]),
+            shown(&figures["n_prompt"]),
+            shown(&figures["n_gen"]),
+            figures["avg_ts"].as_f64().unwrap_or(f64::NAN),
         );
     }
     out.push('\n');
@@ -144,7 +178,8 @@ mod tests {
 {"step":"product","element":"I8","rows":1,"columns":64,"outputs":32,"us":1.5,"gb_per_s":10.4}
 {"step":"product","element":"I8","rows":8,"columns":64,"outputs":32,"us":1.5,"gb_per_s":9.6}
 {"step":"bits","model":"tiny","equal":true}
-{"step":"model","model":"tiny","soc":"host-gpu","figures":{"load_ms":3.2,"prefill_tokens_per_s":{"512":1000.4},"decode_tokens_per_s":20.0,"batch_decode_tokens_per_s":90.6}}
+{"step":"model","model":"tiny","soc":"host-gpu","figures":{"load_ms":3.2,"prefill_tokens_per_s":{"512":1000.4},"decode_tokens_per_s":20.0,"decode_limit_tokens_per_s":25.0,"batch_decode_tokens_per_s":90.6}}
+{"step":"llama","model":"1b","on":"GPU","figures":{"n_prompt":512,"n_gen":0,"flash_attn":1,"avg_ts":100.04}}
 {"step":"end","name":"measure","status":0,"seconds":9}
 "#;
         let expected = "\
@@ -158,9 +193,13 @@ cpu a CPU, processors 2
 |---|---|
 | tiny | true |
 
-| model | on | load ms | prefill tok/s | decode tok/s | of eight |
+| model | on | load ms | prefill tok/s | decode tok/s | of merely reading | of eight |
+|---|---|---|---|---|---|---|
+| tiny | host-gpu | 3 | 1000 | 20 | 0.80 | 91 |
+
+| llama.cpp | on | attention | tokens read | written | tok/s |
 |---|---|---|---|---|---|
-| tiny | host-gpu | 3 | 1000 | 20 | 91 |
+| 1b | GPU | flash | 512 | 0 | 100.0 |
 
 | name | status | seconds |
 |---|---|---|

@@ -68,7 +68,20 @@ synth() {
     for form in "$@"; do
         "$here/hegc" compile "$work/folder" --npu off --weights "$form" -o "$work/$name-$form.heg" || return
     done
+    mv "$work/folder/config.json" "$work/$name.json"
     rm -r "$work/folder"
+}
+
+# llama-bench, if it was packed, on noise of the same shapes: llama MODEL DEVICE ARGUMENTS...
+llama() {
+    local model=$1 device=$2
+    shift 2
+    [ -x "$here/llama-bench" ] || return 0
+    [ -f "$work/$model.gguf" ] || python3 "$here/gguf_model.py" "$work/$model.json" "$work/$model.gguf" || return
+    "$here/llama-bench" -m "$work/$model.gguf" -p 512 -n 64 -r 3 -fa 0,1 -o jsonl "$@" >"$work/llama" || return
+    while read -r figures; do
+        printf '{"step":"llama","model":"%s","on":"%s","figures":%s}\n' "$model" "$device" "$figures"
+    done <"$work/llama"
 }
 
 machine() {
@@ -76,7 +89,7 @@ machine() {
         "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(date -u +%F)"
 }
 
-export -f compile bench bits cpu synth machine
+export -f compile bench bits cpu synth llama machine
 head -c 1500 "$here/text.txt" >"$work/short.txt"
 step machine 10 machine
 step tests 150 "$here/gpu-tests" --test-threads 4
@@ -90,7 +103,11 @@ step gpu-1b-w4 90 bench llama-1b-w4a16 host-gpu --prefill 4096,512 --decode 512
 for threads in 16 8 4 2 1; do
     step "cpu-tiny-$threads" 30 cpu tiny-agent $threads
     step "cpu-1b-$threads" 60 cpu llama-1b-w8a16 $threads
+    step "llama-1b-$threads" 90 llama llama-1b "$threads threads" -dev none -ngl 0 -t $threads
 done
+step llama-1b-gpu 120 llama llama-1b GPU -ngl 99
 step synth-8b 300 synth llama-3.1-8b llama-8b w8a16
 step gpu-8b 120 bench llama-8b-w8a16 host-gpu --prefill 2048,512 --decode 128
+step llama-8b-gpu 180 llama llama-8b GPU -ngl 99
 step cpu-8b-16 120 cpu llama-8b-w8a16 16
+step llama-8b-16 150 llama llama-8b "16 threads" -dev none -ngl 0 -t 16

@@ -140,10 +140,6 @@ pub enum Switching {
     Resident,
     /// Loads are hidden behind as much computation as they take, from the last block on.
     Progressive,
-    /// A block's graph is loaded as soon as the block has computed the last chunk.
-    Async,
-    /// All graphs are loaded after the prompt.
-    Sync,
 }
 
 /// The kernels for attention on the NPU.

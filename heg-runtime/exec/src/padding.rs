@@ -25,7 +25,7 @@ pub fn padded(tokens: usize) -> usize {
 pub(crate) fn switched_rows(way: Switching) -> usize {
     match way {
         Switching::Resident => 0,
-        Switching::Progressive | Switching::Async | Switching::Sync => SHORT_ROWS as usize,
+        Switching::Progressive => SHORT_ROWS as usize,
     }
 }
 

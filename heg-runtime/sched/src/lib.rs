@@ -50,7 +50,7 @@ pub use observer::{Observed, Observer};
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, ClientId, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
 pub use single_lane::{ClassesPresent, DeviceSharing, SingleLane};
-pub use switching::{Load, SwitchTimes, SwitchedBlock, Switching, best_ready_us, plan, times};
+pub use switching::{Load, SwitchTimes, SwitchedBlock, Switching, plan, times};
 
 /// A scheduler: Agent.xpu's, or a baseline that it is compared with.
 pub trait Scheduler {

@@ -5,11 +5,8 @@
 //! ones for verifying drafts. A block in its short form computes a chunk in several calls. Loads are done one at a
 //! time, beside the computation of other blocks. The optimal order and timing of loads is NP-hard (appendix A).
 
-mod exhaustive;
-
 use std::ops::Range;
 
-pub use exhaustive::best_ready_us;
 pub use heg_spec::policy::Switching;
 
 /// A block of consecutive layers.
@@ -49,32 +46,14 @@ impl SwitchTimes {
     }
 }
 
-/// Returns the loads of a prompt of `chunks` chunks, in order.
-pub fn plan(switching: Switching, blocks: &[SwitchedBlock], chunks: usize) -> Vec<Load> {
-    let steps = blocks.len() * chunks;
-    match switching {
-        Switching::Resident => Vec::new(),
-        Switching::Sync => (0..blocks.len())
-            .map(|block| Load { block, step: steps })
-            .collect(),
-        Switching::Async => (0..blocks.len())
-            .map(|block| Load {
-                block,
-                step: steps - blocks.len() + block + 1,
-            })
-            .collect(),
-        Switching::Progressive => progressive(blocks, steps),
-    }
-}
-
 /// Shares of a load that may stay unhidden. 0 is the paper's greedy rule; with few chunks or long loads, waiting a
 /// little for a block is better than loading it after the prompt.
 const UNHIDDEN: [f64; 5] = [0.0, 0.1, 0.25, 0.5, 1.0];
 
-/// Returns the best of the greedy plans that begin with any step: blocks in their short form are slower, so the
-/// best plan begins no sooner than all loads need.
-fn progressive(blocks: &[SwitchedBlock], steps: usize) -> Vec<Load> {
-    let chunks = steps / blocks.len().max(1);
+/// Returns the loads of a prompt of `chunks` chunks, in order: the best of the greedy plans that begin with any step,
+/// since blocks in their short form are slower and the best plan begins no sooner than all loads need.
+pub fn plan(blocks: &[SwitchedBlock], chunks: usize) -> Vec<Load> {
+    let steps = blocks.len() * chunks;
     let begins = (0..=steps).flat_map(|begin| UNHIDDEN.map(|unhidden| (begin, 1.0 - unhidden)));
     let plans = begins.map(|(begin, hidden)| greedy(blocks, begin..steps, hidden));
     let ready_us = |plan: &Vec<Load>| times(blocks, chunks, plan).ready_us();

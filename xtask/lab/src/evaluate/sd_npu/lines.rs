@@ -3,9 +3,8 @@
 use super::super::line::{Figure, Origin, PaperLine, Unit};
 use super::figures::{ABLATION_DATA, Figures, STEPS, TASKS};
 use super::serving::{Served, System};
-use super::switching::{Switch, switch};
+use super::switching::{Switch, Way, switch};
 use super::{Outcome, Subject, Texts};
-use heg_sched::Switching;
 use std::ops::Range;
 
 const FEWER: &str =
@@ -174,7 +173,7 @@ pub(super) fn ablation(subject: &Subject, outcomes: &[Outcome]) -> Vec<Ablation>
             let us = (switched.ratio(way) - 1.0) * switched.prefill_us;
             us / 1e3 / f64::from(npu.answer_tokens)
         };
-        let (sync, progressive) = (waits(Switching::Sync), waits(Switching::Progressive));
+        let (sync, progressive) = (waits(Way::Sync), waits(Way::Progressive));
         ablations.push(Ablation {
             model: shapes.name,
             paper: *paper,
@@ -299,7 +298,7 @@ pub(super) fn switching(subject: &Subject, switches: &[Switch]) -> Vec<PaperLine
             "six or seven blocks, up to eight chunks".to_owned(),
         ));
         for (prompts, chunks) in [("256 and 512", 1..4), ("1024 and 2048", 4..9)] {
-            let ratios = of(chunks.clone()).map(|it| it.ratio(Switching::Progressive));
+            let ratios = of(chunks.clone()).map(|it| it.ratio(Way::Progressive));
             let ratios: Vec<f64> = ratios.collect();
             let best = of(chunks).map(|it| it.best_us / it.prefill_us);
             let best: Vec<f64> = best.collect();
@@ -315,7 +314,7 @@ pub(super) fn switching(subject: &Subject, switches: &[Switch]) -> Vec<PaperLine
             ));
         }
         let gains = of(0..usize::MAX)
-            .map(|it| it.ratio(Switching::Async) / it.ratio(Switching::Progressive));
+            .map(|it| it.ratio(Way::Async) / it.ratio(Way::Progressive));
         let gains: Vec<f64> = gains.collect();
         let why =
             "the paper's is of Qwen2.5-1.5B, whose loads there take about as long as its prompts";

@@ -5,6 +5,7 @@
 //! times of switching kernels are planned and computed (`switching`). `lines` compares the results with the paper's
 //! figures (`figures`), `tables` prints everything.
 
+mod best_plan;
 mod figures;
 mod hardware;
 mod lines;

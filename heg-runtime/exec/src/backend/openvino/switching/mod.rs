@@ -65,7 +65,6 @@ struct Block {
 
 /// The blocks of a model that is switched.
 struct Blocks {
-    way: Switching,
     blocks: Vec<Block>,
     /// Loads that are to begin, in order.
     wanted: VecDeque<(usize, Graph)>,
@@ -111,7 +110,7 @@ impl GraphSwitch {
     pub(super) fn begin(&mut self, tailor: &Tailor, manifest: &Manifest, forms: &mut FormTable) {
         if self.way != Switching::Resident {
             let loads = Loads::start(Arc::clone(tailor), self.permit.clone());
-            self.blocks = Blocks::new(self.way, manifest, forms, loads);
+            self.blocks = Blocks::new(manifest, forms, loads);
         }
     }
 
@@ -153,7 +152,7 @@ impl GraphSwitch {
         if is_boundary && *always {
             blocks.switch_next(at, forms);
         } else if is_boundary {
-            blocks.arrive((at, tokens), *coming, forms, cancel)?;
+            blocks.arrive((at, tokens), *coming, forms);
         }
         blocks.settle(at, forms, cancel)?;
         if is_boundary {
@@ -177,12 +176,7 @@ impl GraphSwitch {
 
 impl Blocks {
     /// The blocks of a model's layers; none where no layer has forms with their weights inside.
-    fn new(
-        way: Switching,
-        manifest: &Manifest,
-        forms: &mut FormTable,
-        loads: Loads,
-    ) -> Option<Self> {
+    fn new(manifest: &Manifest, forms: &mut FormTable, loads: Loads) -> Option<Self> {
         let layers = manifest.layers.len() as u32;
         let a_block = layers.div_ceil(BLOCKS_MAX as u32).max(1);
         let mut switched = |layer: u32, group| {
@@ -215,7 +209,6 @@ impl Blocks {
             });
         }
         Some(Self {
-            way,
             blocks,
             wanted: VecDeque::new(),
             loads,
@@ -231,14 +224,8 @@ impl Blocks {
         blocks.position(|block| block.layers.contains(&layer))
     }
 
-    /// So many tokens have come to a block: begins what is due.
-    fn arrive(
-        &mut self,
-        (at, tokens): (usize, usize),
-        coming: Coming,
-        forms: &mut FormTable,
-        cancel: Option<&AtomicBool>,
-    ) -> Result<(), ExecError> {
+    /// Begins what is due when tokens come to a block.
+    fn arrive(&mut self, (at, tokens): (usize, usize), coming: Coming, forms: &mut FormTable) {
         // The way back is for times without anything to do.
         self.wanted.retain(|(_, graph)| *graph == Graph::Short);
         match coming {
@@ -251,12 +238,6 @@ impl Blocks {
             }
         }
         self.begin_next(forms);
-        if (self.way, coming) == (Switching::Sync, Coming::Answers) {
-            while !self.wanted.is_empty() || self.loads.is_busy() {
-                self.wait(forms, cancel)?;
-            }
-        }
-        Ok(())
     }
 
     /// Wants the loads that are due before a block computes a chunk of a prompt.
@@ -283,7 +264,7 @@ impl Blocks {
         let chunks = left.div_ceil(chunk_tokens);
         let planned = chunks.min(PLANNED_CHUNKS);
         let before = (chunks - planned) * blocks.len();
-        let loads = plan(self.way, &blocks, planned).into_iter();
+        let loads = plan(&blocks, planned).into_iter();
         let later = |load: Load| Load {
             step: load.step + before,
             ..load

@@ -1,6 +1,6 @@
 //! The optimal plan for few blocks, against which greedy plans are measured.
 
-use super::SwitchedBlock;
+use heg_sched::SwitchedBlock;
 
 /// A way to reach a step with some of the blocks loaded, or being loaded.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ impl Way {
 /// would begin after a step is not considered before the next one, and a computation that waits for its own block's
 /// load is no better than one that does not. The running time grows with 2 to the number of blocks: it is short for
 /// up to eight.
-pub fn best_ready_us(blocks: &[SwitchedBlock], chunks: usize) -> f64 {
+pub(super) fn best_ready_us(blocks: &[SwitchedBlock], chunks: usize) -> f64 {
     let sets = 1_usize << blocks.len();
     let mut ways = vec![Vec::new(); sets];
     ways[0].push(Way {

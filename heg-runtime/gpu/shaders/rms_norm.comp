@@ -4,14 +4,22 @@
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
 #include "include/arithmetic.glsl"
-#define THREADS 128
+#define THREADS_OF_CONSTANT
 #include "include/rows.glsl"
 
 const uint PART = WIDTH / GROUPS;
-const uint CHUNK = 1024; // columns that are loaded at a time, of a row that is normed as one
-shared float loaded[GROUPS == 1 ? CHUNK : 1];
+const uint CHUNK = 8 * THREADS; // columns that are loaded at a time, of a row that is normed as one
+// They lie where an operand's groups are rounded later, if there are any.
+shared float loaded[GROUPS == 1 && FORM != OPERAND ? CHUNK : 1];
 shared float lanes[THREADS];
 shared float factors[GROUPS];
+
+void keep(uint i, float x) {
+    if (FORM == OPERAND) staged[i] = x;
+    else loaded[i] = x;
+}
+
+float kept(uint i) { return FORM == OPERAND ? staged[i] : loaded[i]; }
 
 float value(uint row, uint i) {
     precise float x = f32(args.a, row * args.n[1] + i) * factors[i / PART];
@@ -28,17 +36,17 @@ float squares(uint row, uint part, uint lane) {
             uint end = min(WIDTH - chunk, CHUNK);
             barrier();
             for (uint i = gl_LocalInvocationIndex; i < end; i += THREADS) {
-                loaded[i] = f32(args.a, row * args.n[1] + chunk + i);
+                keep(i, f32(args.a, row * args.n[1] + chunk + i));
             }
             barrier();
             if (part == 0 && end == CHUNK) {
                 for (uint i = lane; i < CHUNK; i += 128) {
                     float x[8];
-                    [[unroll]] for (uint k = 0; k < 8; k++) x[k] = loaded[i + 16 * k];
+                    [[unroll]] for (uint k = 0; k < 8; k++) x[k] = kept(i + 16 * k);
                     [[unroll]] for (uint k = 0; k < 8; k++) sum = fused(x[k], x[k], sum);
                 }
             } else if (part == 0) {
-                for (uint i = lane; i < end; i += 16) sum = fused(loaded[i], loaded[i], sum);
+                for (uint i = lane; i < end; i += 16) sum = fused(kept(i), kept(i), sum);
             }
         }
     } else if (part < GROUPS) {

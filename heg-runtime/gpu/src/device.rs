@@ -190,6 +190,11 @@ impl GpuDevice {
         self.device().candidate.shared_bytes
     }
 
+    /// Invocations of a workgroup at most.
+    pub(crate) fn invocations(&self) -> u32 {
+        self.device().candidate.invocations
+    }
+
     /// Whether Vulkan's validation layer watches.
     pub fn is_validated(&self) -> bool {
         self.device().instance.is_validated()

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, available_parallelism};
 
 use heg_artifacts::{Bundle, SectionId};
@@ -36,9 +37,7 @@ impl GpuSections {
         sections: impl IntoIterator<Item = SectionId>,
     ) -> Result<Self, GpuError> {
         let sections: BTreeSet<SectionId> = sections.into_iter().collect();
-        for section in &sections {
-            bundle.section(*section).map_err(GpuError::bundle)?;
-        }
+        hash(bundle, &sections)?;
         if device.sharing() == Sharing::Imported
             && let Ok(regions) = imported(device, bundle, &sections)
         {
@@ -69,6 +68,34 @@ impl GpuSections {
             .cloned()
             .ok_or(GpuError::NoSection { id })
     }
+}
+
+/// Hashes sections that nobody has hashed yet, by several threads.
+fn hash(bundle: &Bundle, sections: &BTreeSet<SectionId>) -> Result<(), GpuError> {
+    let sections: Vec<SectionId> = sections.iter().copied().collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(id) = sections.get(next.fetch_add(1, Ordering::Relaxed)) {
+            bundle.section(*id).map_err(GpuError::bundle)?;
+        }
+        Ok(())
+    };
+    let threads = available_parallelism().map_or(1, NonZero::get);
+    together((0..threads.min(THREADS_MAX)).map(|_| work))
+}
+
+/// Does parts of some work side by side, the first of them here.
+fn together<W: FnOnce() -> Result<(), GpuError> + Send>(
+    mut parts: impl Iterator<Item = W>,
+) -> Result<(), GpuError> {
+    thread::scope(|scope| {
+        let own = parts.next();
+        let others: Vec<_> = parts.map(|part| scope.spawn(part)).collect();
+        let own = own.map_or(Ok(()), |part| part());
+        others.into_iter().fold(own, |before, other| {
+            before.and(other.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    })
 }
 
 #[allow(unsafe_code, reason = "the device reads the bundle's pages")]
@@ -201,16 +228,8 @@ fn fill(to: &GpuRegion, first: u64, bytes: &[u8]) -> Result<(), GpuError> {
         return to.write(first, bytes);
     }
     let size = bytes.len().div_ceil(threads);
-    let write = |(index, part): (usize, &[u8])| to.write(first + (index * size) as u64, part);
-    thread::scope(|scope| {
-        let mut parts = bytes.chunks(size).enumerate();
-        let own = parts.next();
-        let others: Vec<_> = parts.map(|part| scope.spawn(move || write(part))).collect();
-        let own = own.map_or(Ok(()), write);
-        others.into_iter().fold(own, |before, other| {
-            before.and(other.join().unwrap_or_else(|panic| resume_unwind(panic)))
-        })
-    })
+    let parts = bytes.chunks(size).enumerate();
+    together(parts.map(|(index, part)| move || to.write(first + (index * size) as u64, part)))
 }
 
 #[cfg(test)]

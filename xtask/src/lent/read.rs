@@ -80,24 +80,30 @@ fn models(out: &mut String, lines: &[&Value]) {
     }
     let _ = writeln!(
         out,
-        "| model | on | load ms | prefill tok/s | decode tok/s | of merely reading | of eight |"
+        "| model | on | load ms | prefill tok/s, by tokens | decode tok/s | of merely reading | of eight |"
     );
     let _ = writeln!(out, "|---|---|---|---|---|---|---|");
     for line in lines {
         let figures = &line["figures"];
         let rate = |value: &Value| format!("{:.0}", value.as_f64().unwrap_or(f64::NAN));
         let prefill = figures["prefill_tokens_per_s"].as_object();
-        let prefill = prefill.and_then(|by_length| by_length.values().next_back());
+        let prefill = prefill.into_iter().flatten();
+        let prefill: Vec<_> = prefill
+            .map(|(tokens, of)| format!("{tokens}: {}", rate(of)))
+            .collect();
         let decode = figures["decode_tokens_per_s"].as_f64();
         let limit = figures["decode_limit_tokens_per_s"].as_f64();
-        let share = decode.zip(limit).map(|(decode, limit)| decode / limit);
+        // Cores read what the bundle has; a GPU has a copy.
+        let reads = !shown(&line["soc"]).contains("gpu");
+        let share = decode.zip(limit).filter(|_| reads);
+        let share = share.map(|(decode, limit)| decode / limit);
         let _ = writeln!(
             out,
             "| {} | {} | {} | {} | {} | {} | {} |",
             shown(&line["model"]),
             shown(&line["soc"]),
             rate(&figures["load_ms"]),
-            prefill.map_or(String::new(), rate),
+            prefill.join(", "),
             rate(&figures["decode_tokens_per_s"]),
             share.map_or(String::new(), |share| format!("{share:.2}")),
             rate(&figures["batch_decode_tokens_per_s"]),
@@ -178,7 +184,7 @@ mod tests {
 {"step":"product","element":"I8","rows":1,"columns":64,"outputs":32,"us":1.5,"gb_per_s":10.4}
 {"step":"product","element":"I8","rows":8,"columns":64,"outputs":32,"us":1.5,"gb_per_s":9.6}
 {"step":"bits","model":"tiny","equal":true}
-{"step":"model","model":"tiny","soc":"host-gpu","figures":{"load_ms":3.2,"prefill_tokens_per_s":{"512":1000.4},"decode_tokens_per_s":20.0,"decode_limit_tokens_per_s":25.0,"batch_decode_tokens_per_s":90.6}}
+{"step":"model","model":"tiny","soc":"host-cpu","figures":{"load_ms":3.2,"prefill_tokens_per_s":{"512":1000.4},"decode_tokens_per_s":20.0,"decode_limit_tokens_per_s":25.0,"batch_decode_tokens_per_s":90.6}}
 {"step":"llama","model":"1b","on":"GPU","figures":{"n_prompt":512,"n_gen":0,"flash_attn":1,"avg_ts":100.04}}
 {"step":"end","name":"measure","status":0,"seconds":9}
 "#;
@@ -193,9 +199,9 @@ cpu a CPU, processors 2
 |---|---|
 | tiny | true |
 
-| model | on | load ms | prefill tok/s | decode tok/s | of merely reading | of eight |
+| model | on | load ms | prefill tok/s, by tokens | decode tok/s | of merely reading | of eight |
 |---|---|---|---|---|---|---|
-| tiny | host-gpu | 3 | 1000 | 20 | 0.80 | 91 |
+| tiny | host-cpu | 3 | 512: 1000 | 20 | 0.80 | 91 |
 
 | llama.cpp | on | attention | tokens read | written | tok/s |
 |---|---|---|---|---|---|

@@ -41,7 +41,7 @@ compile() { "$here/hegc" compile "$1" --npu off -o "$work/$2.heg"; }
 bench() {
     local model=$1 soc=$2 figures
     shift 2
-    figures=$("$here/heg" bench "$work/$model.heg" --soc "$soc" --json "$@") || return
+    figures=$(${on-} "$here/heg" bench "$work/$model.heg" --soc "$soc" --json "$@") || return
     printf '{"step":"model","model":"%s","soc":"%s","figures":%s}\n' "$model" "$(basename "$soc" .ron)" "$figures"
 }
 
@@ -54,8 +54,9 @@ bits() {
     printf '{"step":"bits","model":"%s","equal":%s,"gpu":%s,"cpu":%s}\n' "$model" "$equal" "$gpu" "$cpu"
 }
 
-# The CPU programs with some threads.
+# The CPU programs with some threads, on as many cores: what merely reads the weights has no more.
 cpu() {
+    local on="taskset -c 0-$(($2 - 1))"
     sed "s/programs: (/programs: (threads: $2, /; s/name: \"host-cpu\"/name: \"host-cpu-$2\"/" >"$work/host-cpu-$2.ron" "$here/host-cpu.ron"
     bench "$1" "$work/host-cpu-$2.ron"
 }
@@ -78,10 +79,16 @@ llama() {
     shift 2
     [ -x "$here/llama-bench" ] || return 0
     [ -f "$work/$model.gguf" ] || python3 "$here/gguf_model.py" "$work/$model.json" "$work/$model.gguf" || return
-    "$here/llama-bench" -m "$work/$model.gguf" -p 512 -n 64 -r 3 -fa 0,1 -o jsonl "$@" >"$work/llama" || return
+    ${on-} "$here/llama-bench" -m "$work/$model.gguf" -p 512 -n 64 -r 3 -fa 0,1 -o jsonl "$@" >"$work/llama" || return
     while read -r figures; do
         printf '{"step":"llama","model":"%s","on":"%s","figures":%s}\n' "$model" "$device" "$figures"
     done <"$work/llama"
+}
+
+# The same on cores alone.
+llama_cpu() {
+    local on="taskset -c 0-$(($2 - 1))"
+    llama "$1" "$2 threads" -dev none -ngl 0 -t "$2"
 }
 
 machine() {
@@ -89,7 +96,7 @@ machine() {
         "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(date -u +%F)"
 }
 
-export -f compile bench bits cpu synth llama machine
+export -f compile bench bits cpu synth llama llama_cpu machine
 head -c 1500 "$here/text.txt" >"$work/short.txt"
 step machine 10 machine
 step tests 150 "$here/gpu-tests" --test-threads 4
@@ -103,11 +110,11 @@ step gpu-1b-w4 90 bench llama-1b-w4a16 host-gpu --prefill 4096,512 --decode 512
 for threads in 16 8 4 2 1; do
     step "cpu-tiny-$threads" 30 cpu tiny-agent $threads
     step "cpu-1b-$threads" 60 cpu llama-1b-w8a16 $threads
-    step "llama-1b-$threads" 90 llama llama-1b "$threads threads" -dev none -ngl 0 -t $threads
+    step "llama-1b-$threads" 90 llama_cpu llama-1b $threads
 done
 step llama-1b-gpu 120 llama llama-1b GPU -ngl 99
 step synth-8b 300 synth llama-3.1-8b llama-8b w8a16
 step gpu-8b 120 bench llama-8b-w8a16 host-gpu --prefill 2048,512 --decode 128
 step llama-8b-gpu 180 llama llama-8b GPU -ngl 99
 step cpu-8b-16 120 cpu llama-8b-w8a16 16
-step llama-8b-16 150 llama llama-8b "16 threads" -dev none -ngl 0 -t 16
+step llama-8b-16 150 llama_cpu llama-8b 16

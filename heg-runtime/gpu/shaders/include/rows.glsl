@@ -2,10 +2,13 @@
 // An operand is, for R rows of G groups of 32 columns: digits `[row][group][digit][column]` in 8-bit integers, then
 // `[row][group]` in f32, the scales; then the same, the sums of groups. For weights of half a byte the even columns of a
 // group come before the odd ones, as halves of bytes do.
-#ifndef THREADS
+#ifdef THREADS_OF_CONSTANT
+layout(local_size_x = 128, local_size_x_id = 16) in;
+#define THREADS gl_WorkGroupSize.x
+#else
 #define THREADS 64
-#endif
 layout(local_size_x = THREADS) in;
+#endif
 
 const uint PLAIN = 0, OPERAND = 1, CACHE_BF16 = 2, CACHE_F32 = 3;
 const uint OPERAND_GROUPS = (WIDTH + 31) / 32;

@@ -79,6 +79,24 @@ fn attention_shape(device: &GpuDevice, rows: u32, head_dim: u32) -> [u32; 2] {
     }
 }
 
+/// Invocations that norm a row, and the bytes of shared memory that the largest number of them takes.
+const NORM_INVOCATIONS: [u32; 2] = [128, 512];
+const NORM_SHARED_BYTES: u32 = 24 << 10;
+
+/// Columns of a row from which on more invocations norm it, on a wide device. Chosen: 128 take them in two rounds, and
+/// each round waits for memory.
+const NORM_COLUMNS: u32 = 2048;
+
+/// Invocations that norm a row of so many columns.
+fn norm_invocations(device: &GpuDevice, columns: u32) -> u32 {
+    let [few, many] = NORM_INVOCATIONS;
+    let fits = device.invocations() >= many && device.shared_bytes() >= NORM_SHARED_BYTES;
+    match device.is_wide() && fits && columns >= NORM_COLUMNS {
+        true => many,
+        false => few,
+    }
+}
+
 impl Writer<'_> {
     /// The dispatches of a step, which do not wait for each other.
     pub(super) fn step(
@@ -174,16 +192,18 @@ impl Writer<'_> {
 
     /// A step on single rows of `x`: a workgroup for each, or more where the step is on single elements.
     fn rows(&self, shape: &StepShape, x: BufferId, args: Args) -> Result<Dispatch, GpuError> {
+        let (mut constants, width) = (shape.constants.clone(), self.program.width(x));
         let pieces = match shape.module {
-            Module::RmsNorm | Module::LayerNorm => 1,
-            _ => row_pieces(self.device, self.program.width(x)),
+            Module::RmsNorm => {
+                let invocations = norm_invocations(self.device, width);
+                constants.push((constant::INVOCATIONS, invocations));
+                1
+            }
+            Module::LayerNorm => 1,
+            _ => row_pieces(self.device, width),
         };
-        self.dispatch(
-            shape.module,
-            &shape.constants,
-            args,
-            [self.call.rows, pieces],
-        )
+        let groups = [self.call.rows, pieces];
+        self.dispatch(shape.module, &constants, args, groups)
     }
 
     fn attention(

@@ -45,6 +45,8 @@ pub(crate) struct Candidate {
     pub(crate) floats: heg_spirv::spirv::Declarations,
     /// Memory that the invocations of a workgroup share at most, in bytes.
     pub(crate) shared_bytes: u32,
+    /// Invocations of a workgroup at most.
+    pub(crate) invocations: u32,
     pub(super) dot_extension: bool,
 }
 
@@ -214,6 +216,7 @@ impl Instance {
                 special: floats.shader_signed_zero_inf_nan_preserve_float32 != 0,
             },
             shared_bytes: properties.limits.max_compute_shared_memory_size,
+            invocations: properties.limits.max_compute_work_group_invocations,
             dot_extension,
         }
     }

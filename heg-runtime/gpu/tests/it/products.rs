@@ -185,7 +185,7 @@ fn check_wide(test: &str, element: ElementType, activations: Activations, shapes
 #[derive(Clone, Copy)]
 struct Shape(usize, u32, Option<u32>);
 
-const SHAPES: [Shape; 7] = [
+const SHAPES: [Shape; 11] = [
     Shape(2, 33, None),
     Shape(70, 3, Some(2800)),
     Shape(300, 2, Some(3300)),
@@ -193,6 +193,11 @@ const SHAPES: [Shape; 7] = [
     Shape(33, 2, None),
     Shape(7, 130, None),
     Shape(9, 64, None),
+    Shape(3, 5, None),
+    Shape(1, 8, None),
+    Shape(2, 9, None),
+    // A norm whose groups are rounded in two rounds.
+    Shape(3, 131, None),
 ];
 
 #[test]

@@ -4,9 +4,10 @@
 use heg_artifacts::manifest::{ElementType, Role, Rows};
 use heg_artifacts::program::{Activation, Step};
 use heg_cpu::Activations;
+use heg_gpu::{GpuDevice, Treatment};
 
 use crate::both::{Builder, Sequence, Subject, check};
-use crate::device::device_or_skip;
+use crate::device::{device_of, device_or_skip};
 use crate::noise::Noise;
 
 fn sequences(noise: &mut Noise) -> Vec<Sequence> {
@@ -21,15 +22,23 @@ fn sequences(noise: &mut Noise) -> Vec<Sequence> {
 
 /// Runs programs of one step between input and output rows.
 fn check_step(test: &str, cases: u64, subject: impl Fn(&mut Noise, u64) -> Subject) {
-    let Some(device) = device_or_skip(test) else {
-        return;
-    };
+    if let Some(device) = device_or_skip(test) {
+        check_step_on(&device, test, cases, subject);
+    }
+}
+
+fn check_step_on(
+    device: &GpuDevice,
+    test: &str,
+    cases: u64,
+    subject: impl Fn(&mut Noise, u64) -> Subject,
+) {
     for case in 0..cases {
         let mut noise = Noise::new(case + 1);
         let subject = subject(&mut noise, case);
         let sequences = sequences(&mut noise);
         let what = format!("{test} {case}: {:?}", subject.program);
-        check(&device, &subject, &sequences, &what, case + 100);
+        check(device, &subject, &sequences, &what, case + 100);
     }
 }
 
@@ -42,29 +51,46 @@ fn target(case: u64) -> (Role, ElementType) {
     }
 }
 
+/// A norm of rows of so many columns, each of these parts by itself.
+fn norm(noise: &mut Noise, case: u64, width: u32, groups: u32) -> Subject {
+    let (role, kv) = target(case);
+    let mut builder = Builder::new(kv, Activations::I8);
+    let x = builder.input(Role::Hidden, width);
+    let out = builder.output(role, width);
+    let weight = builder.weight(noise, ElementType::F32, &[width / groups], false);
+    let (eps, offset) = (1e-6, if noise.is() { 1.0 } else { 0.0 });
+    builder.step(Step::RmsNorm {
+        x,
+        weight,
+        eps,
+        offset,
+        groups,
+        out,
+    });
+    builder.done()
+}
+
 #[test]
 fn rms_norm() {
     check_step("rms_norm", 9, |noise, case| {
-        let (role, kv) = target(case);
         let groups = noise.between(1, if case % 2 == 0 { 1 } else { 9 });
         // One that is longer than what is loaded at a time.
         let more = if case == 0 { 2100 } else { 0 };
         let width = 2 * groups * noise.between(1, 120) + more;
-        let mut builder = Builder::new(kv, Activations::I8);
-        let x = builder.input(Role::Hidden, width);
-        let out = builder.output(role, width);
-        let weight = builder.weight(noise, ElementType::F32, &[width / groups], false);
-        let (eps, offset) = (1e-6, if noise.is() { 1.0 } else { 0.0 });
-        builder.step(Step::RmsNorm {
-            x,
-            weight,
-            eps,
-            offset,
-            groups,
-            out,
-        });
-        builder.done()
+        norm(noise, case, width, groups)
     });
+}
+
+#[test]
+fn wide_rms_norm() {
+    if let Some(device) = device_of("wide_rms_norm", Treatment::Discrete) {
+        // Rows of one, two and three of what a wide device loads at a time, and rows of many parts.
+        let shapes = [(2048, 1), (4098, 1), (8194, 1), (4096, 64), (2560, 32)];
+        check_step_on(&device, "wide_rms_norm", 5, |noise, case| {
+            let (width, groups) = shapes[case as usize];
+            norm(noise, case, width, groups)
+        });
+    }
 }
 
 #[test]

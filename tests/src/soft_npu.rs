@@ -1,6 +1,7 @@
-//! Worlds with a software NPU: OpenVINO's libraries beside the loader of `tests/soft-npu`, for one process each, and the
-//! log of what that process asked of the device.
+//! Worlds with a software NPU: OpenVINO's libraries beside the loader of `tests/soft-npu`, for one process each, and
+//! the log of what that process asked of the device.
 #![allow(
+    clippy::panic,
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
 )]
@@ -41,8 +42,8 @@ pub const NPU_SOCS: [NpuSoc; 3] = [
     },
 ];
 
-/// Returns whether tests with a software NPU can run: they need OpenVINO, and the NPU's compiler for their blobs. If not,
-/// reports it once per test; with `HEG_REQUIRE_NPU` set, a missing compiler is a failure.
+/// Returns whether tests with a software NPU can run: they need OpenVINO, and the NPU's compiler for their blobs. If
+/// not, reports it once per test; with `HEG_REQUIRE_NPU` set, a missing compiler is a failure.
 pub fn soft_npu_or_skip(test: &str) -> bool {
     if !openvino_or_skip(test) {
         return false;
@@ -70,8 +71,8 @@ pub fn library() -> PathBuf {
     library
 }
 
-/// Compiles a model to `NAME.heg` with a blob for each of its NPU forms: one chunk, and one bucket of attention. The store
-/// stays in `folder`, so that a second run of the tests finds the blobs there.
+/// Compiles a model to `NAME.heg` with a blob for each of its NPU forms: one chunk, and one bucket of attention. The
+/// store stays in `folder`, so that a second run of the tests finds the blobs there.
 pub fn compile_with_blobs(
     folder: &Path,
     (model, name): (&Path, &str),
@@ -110,7 +111,8 @@ pub struct SoftNpu {
 }
 
 impl SoftNpu {
-    /// Lays the libraries out. They are links: OpenVINO finds its plugins beside itself, and the NPU's plugin its loader.
+    /// Lays the libraries out. They are links: OpenVINO finds its plugins beside itself, and the NPU's plugin its
+    /// loader.
     pub fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let libraries = folder.path().join("openvino");
@@ -195,8 +197,8 @@ impl DeviceLog {
         self.of(word).count()
     }
 
-    /// What callers held when the context was destroyed: the numbers of buffers, imports, graphs, queues, lists and fences.
-    /// `None` if it never was.
+    /// What callers held when the context was destroyed: the numbers of buffers, imports, graphs, queues, lists and
+    /// fences. `None` if it never was.
     pub fn left(&self) -> Option<[u64; 6]> {
         let last = self.of("context-destroy").last()?;
         let kinds = ["own", "imported", "graphs", "queues", "lists", "fences"];

@@ -1,9 +1,10 @@
 //! Ports of a blob, from the section of its ELF that the driver reads them from.
 //!
-//! The section is a sequence of tables, each behind `{start, end, entries, bytes of an entry}`: identification, resources,
-//! inputs and outputs as the network has them, inputs and outputs as the device does, profiling (twice), then the nodes
-//! of OpenVINO's model for inputs and for results. Entries are `elf::TensorRef` and `elf::OVNode` of npu_plugin_elf,
-//! which the driver reads in `level_zero_driver/source/ext/elf_parser.cpp`. Blobs are foreign bytes: nothing panics.
+//! The section is a sequence of tables, each behind `{start, end, entries, bytes of an entry}`: identification,
+//! resources, inputs and outputs as the network has them, inputs and outputs as the device does, profiling (twice),
+//! then the nodes of OpenVINO's model for inputs and for results. Entries are `elf::TensorRef` and `elf::OVNode` of
+//! npu_plugin_elf, which the driver reads in `level_zero_driver/source/ext/elf_parser.cpp`. Blobs are foreign bytes:
+//! nothing panics.
 
 use crate::error::SoftNpuError;
 

@@ -47,8 +47,8 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// [`INVALID_NULL_POINTER`] and [`INVALID_SIZE`] if there are no bytes, [`INVALID_NATIVE_BINARY`] if they are no blob,
-    /// [`UNSUPPORTED_VERSION`] and [`OUT_OF_DEVICE_MEMORY`] by a fault.
+    /// [`INVALID_NULL_POINTER`] and [`INVALID_SIZE`] if there are no bytes, [`INVALID_NATIVE_BINARY`] if they are no
+    /// blob, [`UNSUPPORTED_VERSION`] and [`OUT_OF_DEVICE_MEMORY`] by a fault.
     pub(crate) fn create(bytes: &[u8], is_persistent: bool) -> Result<Self, Code> {
         if bytes.is_empty() {
             return Err(INVALID_SIZE);

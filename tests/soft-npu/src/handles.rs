@@ -1,5 +1,5 @@
-//! Handles of the C interface as numbers that are looked up, so that a stale or foreign one is an error here rather than
-//! memory that is gone.
+//! Handles of the C interface as numbers that are looked up, so that a stale or foreign one is an error here rather
+//! than memory that is gone.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;

@@ -81,7 +81,8 @@ impl Region {
         self.bytes.checked_sub(at).filter(|room| *room > 0)
     }
 
-    /// Whether the device may write to it: one that does all the same faults, and its job is aborted (ivpu, `ivpu_mmu.c`).
+    /// Whether the device may write to it: one that does all the same faults, and its job is aborted (ivpu,
+    /// `ivpu_mmu.c`).
     pub(crate) fn is_writable(&self) -> bool {
         self.kind != RegionKind::ImportedToRead
     }
@@ -121,14 +122,15 @@ impl Known {
         self.by_start.insert(region.start, Arc::new(region));
     }
 
-    /// Driver, `vpu_device_context.cpp`, `findBufferObject`: the nearest buffer that begins at the address or below, if it
-    /// reaches there.
+    /// Driver, `vpu_device_context.cpp`, `findBufferObject`: the nearest buffer that begins at the address or below, if
+    /// it reaches there.
     fn find(&self, address: usize) -> Option<&Arc<Region>> {
         let (_, region) = self.by_start.range(..=address).next_back()?;
         region.room(address).map(|_| region)
     }
 
-    /// Driver, `vpu_device_context.cpp`, `freeMemAlloc`: by the first address, and for pages of the caller by any inside.
+    /// Driver, `vpu_device_context.cpp`, `freeMemAlloc`: by the first address, and for pages of the caller by any
+    /// inside.
     fn take(&mut self, address: usize) -> Option<Arc<Region>> {
         let start = self.find(address)?.start;
         let is_whole = start == address;

@@ -134,7 +134,8 @@ impl Settings {
         let (graph_major, graph_minor) = reader.pair("GRAPH", (1, 14))?;
         let (loader_major, loader_minor) = reader.pair("LOADER", (1, 28))?;
         let mut without = reader.list("WITHOUT", MachinePart::from_name)?;
-        // Driver, `vpu_driver/source/device/vpu_device.cpp`: "Disable userptr for NPU37XX to avoid performance degradation".
+        // Driver, `vpu_driver/source/device/vpu_device.cpp`: "Disable userptr for NPU37XX to avoid performance
+        // degradation".
         if platform == 3720 {
             without.push(MachinePart::PageImport);
         }

@@ -1,7 +1,7 @@
 //! Computes a blob by the CPU program of its kernel, on the memory that the run is given.
 //!
-//! A blob is found in the bundles of `SOFT_NPU_BUNDLES` by its bytes, which say only which kernel it is. Activations and
-//! weights come from the arguments alone, by the order of the blob's ports: a wrong port, address or weight gives a
+//! A blob is found in the bundles of `SOFT_NPU_BUNDLES` by its bytes, which say only which kernel it is. Activations
+//! and weights come from the arguments alone, by the order of the blob's ports: a wrong port, address or weight gives a
 //! wrong answer here as it does on a device. Programs compute in f32; ports are f16, as the blob's are.
 
 mod catalog;

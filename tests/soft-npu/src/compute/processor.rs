@@ -187,8 +187,8 @@ impl F32Rows {
     fn as_program_rows(&self) -> ProgramRows<'_> {
         let first = NonNull::from(self.values.as_slice()).cast();
         let row_bytes = self.width.saturating_mul(size_of::<f32>());
-        // SAFETY: there are `count` rows of f32 behind each other, borrowed for as long as the result; programs write to
-        // the rows of outputs only, and these are of inputs.
+        // SAFETY: there are `count` rows of f32 behind each other, borrowed for as long as the result; programs write
+        // to the rows of outputs only, and these are of inputs.
         unsafe { ProgramRows::new(first, self.count, row_bytes, row_bytes) }
     }
 

@@ -88,8 +88,8 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// [`SoftNpuError::Unknown`] if no bundle has it, [`SoftNpuError::NoProgram`], [`SoftNpuError::Port`] if the blob has
-    /// other ports than its kernel, and errors of the program.
+    /// [`SoftNpuError::Unknown`] if no bundle has it, [`SoftNpuError::NoProgram`], [`SoftNpuError::Port`] if the blob
+    /// has other ports than its kernel, and errors of the program.
     pub(crate) fn of(bytes: &[u8], facts: &BlobFacts) -> Result<Self, SoftNpuError> {
         let entry = catalog::find(catalog::bundles(), bytes, &facts.name)?;
         let recipe = Self::from_entry(&entry)?;

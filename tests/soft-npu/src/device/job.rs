@@ -106,7 +106,8 @@ fn execute(graph: &Graph, arguments: &[Located], priority: u32) -> Ended {
 fn computed(graph: &Graph, arguments: &[Located]) -> Code {
     let ports = graph.facts.ports.iter().zip(arguments);
     let mut outputs = ports.filter(|(port, _)| !port.is_input);
-    // ivpu, `ivpu_mmu.c`: a write to pages that were pinned to be read is a fault of the context, whose jobs are aborted.
+    // ivpu, `ivpu_mmu.c`: a write to pages that were pinned to be read is a fault of the context, whose jobs are
+    // aborted.
     if let Some((port, _)) = outputs.find(|(_, argument)| !argument.region.is_writable()) {
         note!(
             "REFUSED write graph={} port={}",

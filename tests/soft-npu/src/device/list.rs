@@ -68,8 +68,8 @@ impl CommandList {
     ///
     /// # Errors
     ///
-    /// [`NOT_AVAILABLE`] if the list is closed, [`UNINITIALIZED`] if the graph could not be brought to the device, or an
-    /// argument is in no buffer or has less room than its port (`appendGraphExecute`).
+    /// [`NOT_AVAILABLE`] if the list is closed, [`UNINITIALIZED`] if the graph could not be brought to the device, or
+    /// an argument is in no buffer or has less room than its port (`appendGraphExecute`).
     pub(crate) fn append_execute(&self, graph: &Arc<Graph>, waits: Vec<Arc<Event>>) -> Outcome {
         let mut state = lock(&self.state);
         if state.is_closed {

@@ -81,8 +81,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`INVALID_SIZE`] for none, [`UNINITIALIZED`] for one that is still recorded, [`DEVICE_LOST`] by a fault, and errors of
-    /// [`CommandList::job`].
+    /// [`INVALID_SIZE`] for none, [`UNINITIALIZED`] for one that is still recorded, [`DEVICE_LOST`] by a fault, and
+    /// errors of [`CommandList::job`].
     pub(crate) fn submit(&self, lists: &[Arc<CommandList>]) -> Result<Vec<Arc<Completion>>, Code> {
         if lists.is_empty() {
             return Err(INVALID_SIZE);

@@ -41,8 +41,8 @@ struct Extension {
     part: MachinePart,
 }
 
-/// The extensions of this machine (driver, `level_zero_driver/source/driver_handle.cpp`, `getSupportedExtensions`). The one
-/// of drivers is of later versions, whose headers the plugin has.
+/// The extensions of this machine (driver, `level_zero_driver/source/driver_handle.cpp`, `getSupportedExtensions`). The
+/// one of drivers is of later versions, whose headers the plugin has.
 fn present() -> Vec<Extension> {
     let extension = |name, version, table, part| Extension {
         name,

@@ -1,8 +1,8 @@
-//! The functions of Level Zero that the plugin looks up by name. `tests/soft-npu/required-symbols.txt` lists those that it
-//! cannot do without.
+//! The functions of Level Zero that the plugin looks up by name. `tests/soft-npu/plugin-symbols.txt` lists those that
+//! it cannot do without.
 //!
-//! A caller's pointers are those that Level Zero's specification asks for: null, or aligned and of the structure that the
-//! function names, alone for the call. Handles are looked up, so that they need no promise.
+//! A caller's pointers are those that Level Zero's specification asks for: null, or aligned and of the structure that
+//! the function names, alone for the call. Handles are looked up, so that they need no promise.
 
 mod absent;
 mod device;

@@ -39,7 +39,8 @@ extern "C" fn zeCommandQueueDestroy(queue: Handle) -> Code {
     answer(|| QUEUES.release(queue).map(drop))
 }
 
-/// Driver, `level_zero_driver/source/cmdqueue.cpp`, `executeCommandLists`: a fence is of the queue that it was made for.
+/// Driver, `level_zero_driver/source/cmdqueue.cpp`, `executeCommandLists`: a fence is of the queue that it was made
+/// for.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zeCommandQueueExecuteCommandLists(
     queue: Handle,

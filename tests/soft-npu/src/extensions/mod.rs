@@ -1,8 +1,8 @@
 //! The NPU's extensions: tables of functions, in the order of the headers (`ze_graph_ext.h` and its likes). A table is
 //! the newest one; the plugin calls no further than the version that it is told.
 //!
-//! A caller's pointers are those that the extensions' specification asks for: null, or aligned and of the structure that
-//! the function names, alone for the call. Handles are looked up, so that they need no promise.
+//! A caller's pointers are those that the extensions' specification asks for: null, or aligned and of the structure
+//! that the function names, alone for the call. Handles are looked up, so that they need no promise.
 
 mod create;
 mod describe;

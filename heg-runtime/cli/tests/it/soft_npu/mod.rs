@@ -1,7 +1,11 @@
-//! `heg` over OpenVINO's own NPU plugin, on an NPU in software (`tests/soft-npu`): its commands on every SoC with an NPU, and
-//! its end after each fault. Skipped by name without OpenVINO or without the NPU's compiler.
+//! `heg` over OpenVINO's own NPU plugin, on an NPU in software (`tests/soft-npu`): its commands on every SoC with an
+//! NPU, and its end after each fault. Skipped by name without OpenVINO or without the NPU's compiler.
 //!
 //! One process is one world: the plugin has one driver, and its settings are read once.
+#![allow(
+    clippy::panic,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 mod binding;
 mod commands;

@@ -141,7 +141,7 @@ impl SoftNpu {
         self.folder.path()
     }
 
-    /// What was asked of the device so far.
+    /// The calls that the device has had so far.
     pub fn log(&self) -> DeviceLog {
         DeviceLog::parse(&std::fs::read_to_string(self.log_file()).unwrap_or_default())
     }
@@ -197,7 +197,7 @@ impl DeviceLog {
         self.of(word).count()
     }
 
-    /// What callers held when the context was destroyed: the numbers of buffers, imports, graphs, queues, lists and
+    /// Numbers of what callers held when the context was destroyed: buffers, imports, graphs, queues, lists and
     /// fences. `None` if it never was.
     pub fn left(&self) -> Option<[u64; 6]> {
         let last = self.of("context-destroy").last()?;

@@ -24,7 +24,7 @@ pub(crate) struct Graph {
     pub(crate) recipe: Result<Recipe, String>,
     /// Addresses of ports, for lists that are recorded from now on.
     arguments: Mutex<Vec<usize>>,
-    /// Whether it was brought to the device. The plugin does not look, so that it fails when it runs.
+    /// Whether the device had no room for it. The plugin does not look, so that it fails when it is to run.
     is_broken: AtomicBool,
 }
 

@@ -55,7 +55,7 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
     imported_bytes_peak: 0,
 });
 
-/// What callers hold, and have held at most.
+/// Buffers that callers hold, and the most bytes that they have held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) own: usize,
@@ -292,7 +292,7 @@ pub(crate) fn own_bytes() -> usize {
     lock(&KNOWN).own_bytes
 }
 
-/// What callers hold.
+/// Counts the buffers that callers hold.
 pub(crate) fn held() -> Held {
     let known = lock(&KNOWN);
     let imported = known

@@ -14,7 +14,7 @@ pub(crate) type Code = u32;
 /// A handle of any kind.
 pub(crate) type Handle = *mut c_void;
 
-/// What a function of the interface comes to.
+/// Result of a function of the interface.
 pub(crate) type Outcome = Result<(), Code>;
 
 pub(crate) const SUCCESS: Code = 0;

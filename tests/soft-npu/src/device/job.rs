@@ -13,7 +13,7 @@ use crate::log::note;
 use crate::memory::Located;
 use crate::settings::settings;
 
-/// What a device does.
+/// A command of a list.
 #[derive(Clone)]
 pub(crate) enum Command {
     /// Runs a graph.

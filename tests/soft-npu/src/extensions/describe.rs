@@ -1,4 +1,4 @@
-//! What graphs and the device say about themselves.
+//! Properties of graphs, of their ports, and of the device.
 
 use crate::abi::npu::{
     ARGUMENT_INPUT, ARGUMENT_OUTPUT, ArgumentMetadata, ArgumentProperties3,

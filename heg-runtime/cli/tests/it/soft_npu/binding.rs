@@ -1,4 +1,4 @@
-//! That answers come from what is bound: another weight, and memory that the device knows.
+//! Answers come from the memory that is bound: another weight changes them.
 
 use std::path::PathBuf;
 

@@ -1,14 +1,12 @@
 //! Every command that runs a bundle, on every SoC with an NPU.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use heg_tests::soft_npu::{NPU_SOCS, NpuSoc, SoftNpu, soft_npu_or_skip};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Ran, answer, bundle, command, end_of, expected, four_bit_bundle, heg};
+use super::server::Server;
+use super::{Ran, answer, bundle, expected, four_bit_bundle, heg};
 
 /// Runs a command on each SoC, with its platform.
 fn on_each_soc(command: &str, arguments: &[&str], mut check: impl FnMut(NpuSoc, Ran)) {
@@ -185,17 +183,7 @@ fn kernels_are_profiled_in_the_time_that_they_take() {
     assert!(written.contains("Npu"), "{written}");
 }
 
-/// A server, killed when dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A server answers, its work is urgent on the device, and it ends with nothing left.
+/// A server answers, its work is on the device, and it ends with nothing left.
 #[test]
 fn a_server_answers_and_ends() {
     if !soft_npu_or_skip("a server over a software NPU") {
@@ -204,51 +192,14 @@ fn a_server_answers_and_ends() {
     for npu in NPU_SOCS {
         let world = SoftNpu::new();
         let platform = npu.platform.to_string();
-        let mut serve = command(&world, bundle(), &[("PLATFORM", &platform)]);
-        serve.args([
-            "serve",
-            bundle().to_str().unwrap(),
-            "--soc",
-            npu.soc,
-            "--port",
-            "0",
-        ]);
-        let mut server = Server(serve.stdout(Stdio::piped()).spawn().unwrap());
-        let mut line = String::new();
-        let mut out = BufReader::new(server.0.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
-        let (_, address) = line.trim_end().rsplit_once("http://").unwrap();
-        let address = address.split('/').next().unwrap();
-        let reply = chat(address, "Will it rain in Oslo tomorrow?");
-        let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
+        let server = Server::start(&world, npu.soc, &[], &[("PLATFORM", &platform)]);
+        let text = server.ask("Will it rain in Oslo tomorrow?", 12, "reactive");
         assert_eq!(text, "None of my tools can do that.", "{npu:?}");
-        let stopped = Command::new("kill").arg(server.0.id().to_string()).status();
-        assert!(stopped.unwrap().success());
-        assert_eq!(end_of(&mut server.0).code(), Some(0));
-        assert_eq!(world.log().left(), Some([0; 6]), "{npu:?}");
+        server.end();
+        let log = world.log();
+        assert!(log.count("run") > 0, "{npu:?}");
+        assert_eq!(log.left(), Some([0; 6]), "{npu:?}");
     }
-}
-
-/// Asks a server for a greedy answer.
-fn chat(address: &str, prompt: &str) -> Value {
-    let body = json!({
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": 12,
-        "temperature": 0,
-    })
-    .to_string();
-    let mut server = TcpStream::connect(address).unwrap();
-    write!(
-        server,
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut reply = String::new();
-    server.read_to_string(&mut reply).unwrap();
-    let (_, body) = reply.split_once("\r\n\r\n").unwrap();
-    serde_json::from_str(body).unwrap_or_else(|_| panic!("{reply}"))
 }
 
 /// The bundle that the device computes with has only to have the blobs: nothing of its weights is used.

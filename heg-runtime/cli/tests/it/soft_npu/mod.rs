@@ -11,6 +11,8 @@ mod binding;
 mod commands;
 mod driver;
 mod faults;
+mod lanes;
+mod server;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

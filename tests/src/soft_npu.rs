@@ -102,7 +102,7 @@ pub fn compile_with_blobs(
 /// The chunk of bundles with blobs: one form of each kernel, as the NPU's compiler takes a second for each.
 const CHUNK_TOKENS: u32 = 32;
 
-/// The bucket of their attention: the tiny agent's longest context, so that every call has a form.
+/// The bucket of their attention: the tiny agent's longest context, so that each of its calls has a form.
 const BUCKET_TOKENS: u32 = 1024;
 
 /// A folder with OpenVINO's libraries, the software NPU, a cache and a log, for one process.

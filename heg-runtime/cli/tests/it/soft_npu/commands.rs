@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use heg_tests::soft_npu::{NPU_SOCS, NpuSoc, SoftNpu, soft_npu_or_skip};
+use heg_spec::WeightForm;
+use heg_tests::soft_npu::{NPU_SOCS, NpuSoc, SoftNpu, compile_with_blobs, soft_npu_or_skip};
+use heg_tests::{fetched, fixture};
 use serde_json::Value;
 
 use super::server::Server;
-use super::{Ran, answer, bundle, expected, four_bit_bundle, heg};
+use super::{Ran, answer, bundle, expected, folder, four_bit_bundle, heg};
 
 /// Runs a command on each SoC, with its platform.
 fn on_each_soc(command: &str, arguments: &[&str], mut check: impl FnMut(NpuSoc, Ran)) {
@@ -99,6 +101,40 @@ fn weights_of_four_bits_are_right_too() {
     let prompt = "Remind me to call Ana at 5 pm.";
     let ran = heg(bundle, &answer(bundle, soc, prompt), &settings);
     assert_eq!(ran.tokens(), expected(bundle, prompt));
+}
+
+/// A trained model: its known answers, and the tokens of a CPU for the prompts of its reference.
+#[test]
+fn smollm2_answers_as_a_cpu() {
+    let test = "SmolLM2 over a software NPU";
+    if !soft_npu_or_skip(test) {
+        return;
+    }
+    let Some(model) = fetched::smollm2(test) else {
+        return;
+    };
+    let named = (model.as_path(), "smollm2");
+    let bundle = compile_with_blobs(&folder(), named, WeightForm::W8A16, &[4000]);
+    let path = bundle.to_str().unwrap();
+    let (soc, settings) = ("core-ultra-7-258v", [("PLATFORM", "4000")]);
+    let report = heg(
+        &bundle,
+        &["doctor", path, "--soc", soc, "--json"],
+        &settings,
+    )
+    .json();
+    assert_eq!(blobs(&report, 4000), all_right());
+    let cases = std::fs::read_to_string(fixture("smollm2/greedy.json")).unwrap();
+    let cases: Value = serde_json::from_str(&cases).unwrap();
+    for case in 0..3 {
+        let ids = cases["cases"][case]["input_ids"].to_string();
+        let run = |soc| {
+            let arguments = ["run", path, "--soc", soc, "--prompt-ids", &ids, "--json"];
+            let arguments = [&arguments[..], &["--ignore-eos", "--max-tokens", "6"]].concat();
+            heg(&bundle, &arguments, &settings).tokens()
+        };
+        assert_eq!(run(soc), run("host-cpu-f32"), "case {case}");
+    }
 }
 
 #[test]

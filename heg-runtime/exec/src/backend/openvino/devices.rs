@@ -56,9 +56,9 @@ fn platform(text: &str) -> Option<NpuPlatform> {
     digits.parse().ok().map(NpuPlatform::new)
 }
 
-/// The plugin gives `major · 2¹⁶ + minor` as one number.
+/// The plugin gives `major · 2¹⁶ + minor` as one number. A driver without its compiler package leaves it zero.
 fn compiler(text: &str) -> Option<String> {
-    let number: u32 = text.parse().ok()?;
+    let number: u32 = text.parse().ok().filter(|number| *number != 0)?;
     Some(format!("{}.{}", number >> 16, number & 0xffff))
 }
 
@@ -73,5 +73,6 @@ mod tests {
         assert_eq!(platform("AUTO_DETECT"), None);
         assert_eq!(compiler("524292").as_deref(), Some("8.4"));
         assert_eq!(compiler("8.4"), None);
+        assert_eq!(compiler("0"), None);
     }
 }

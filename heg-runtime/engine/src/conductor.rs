@@ -25,7 +25,7 @@ use super::thread::Farewell;
 use super::warming::Warming;
 use crate::error::EngineError;
 use heg_draft::History;
-use heg_exec::mem::Widths;
+use heg_exec::mem::{MemoryHome, Widths};
 use heg_exec::{Descents, Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
 use heg_sched::{
     Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, Observer, for_machine,
@@ -53,6 +53,8 @@ pub(super) struct Conductor {
 /// The memory of requests, and the widths that its sizes follow from.
 pub(super) struct Room {
     pub(super) widths: Widths,
+    /// Where rows of activations are.
+    pub(super) home: MemoryHome,
     /// Rows that a kernel may write behind a prompt.
     pub(super) padding_rows: usize,
     pub(super) memory: Memory,
@@ -118,8 +120,9 @@ impl Conductor {
         let room = Room {
             widths: dynamic.widths(),
             padding_rows,
+            home: dynamic.home(),
             memory: Memory::new(
-                shape,
+                dynamic.kv_room().with_shape(shape),
                 options.flash.clone(),
                 Arc::clone(&machine),
                 reclaim.clone(),

@@ -10,10 +10,9 @@
 //! first request would without it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use heg_artifacts::manifest::{KnownAnswers, Role};
-use heg_artifacts::{Bundle, judge};
+use heg_artifacts::judge;
 use heg_spec::bug;
 
 use super::form::Form;
@@ -53,7 +52,7 @@ pub(super) fn examine(
     while let Some(at) = unknown(&prepared.forms, verdicts, &settled) {
         let form = prepared.forms.swap_remove(at);
         let rung = form.rung;
-        let verdict = match ask(loader.bundle(), place, form)? {
+        let verdict = match ask(loader, place, form)? {
             Asked::Nothing(form) => {
                 settled.push(rung);
                 prepared.forms.push(form);
@@ -137,7 +136,7 @@ pub(super) fn tested(
             message,
         }
     };
-    match ask(loader.bundle(), place, form)? {
+    match ask(loader, place, form)? {
         Asked::Answered(_, verdict) if !verdict.is_right() => {
             Err(refused(wrong(verdict).to_string()))
         }
@@ -149,7 +148,7 @@ pub(super) fn tested(
 /// Tests the form again, made from sections that are hashed once more.
 fn again(loader: &Loader, place: Place, rung: Rung) -> Result<Asked, ExecError> {
     match loader.form_from_copy(place, rung) {
-        Ok(form) => ask(loader.bundle(), place, form),
+        Ok(form) => ask(loader, place, form),
         Err(error) => Ok(Asked::Failed(error.refusal().ok_or(error)?)),
     }
 }
@@ -178,7 +177,8 @@ fn repair(
 }
 
 /// Runs the known-answer test of one form.
-pub(super) fn ask(bundle: &Arc<Bundle>, place: Place, form: Form) -> Result<Asked, ExecError> {
+pub(super) fn ask(loader: &Loader, place: Place, form: Form) -> Result<Asked, ExecError> {
+    let bundle = loader.bundle();
     let manifest = bundle.manifest();
     let answer = place_use(manifest, place)?.answer;
     let (Some(asked), Some(answer)) = (manifest.known_answers, answer) else {
@@ -195,7 +195,7 @@ pub(super) fn ask(bundle: &Arc<Bundle>, place: Place, form: Form) -> Result<Aske
     let tolerance = variant.map_or(0.0, |variant| variant.tolerance);
     let answer = bundle.section(answer).map_err(ExecError::Section)?;
     let answered = || {
-        let mut lone = LoneKernel::over(bundle, place, form)?;
+        let mut lone = LoneKernel::over(loader, place, form)?;
         put(&mut lone, &asked, rows, context)?;
         lone.infer()?;
         let verdict = compare(answer, &lone, &asked, tolerance)?;

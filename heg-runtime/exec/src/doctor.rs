@@ -94,7 +94,7 @@ pub fn diagnose(loader: &Loader, mut each: impl FnMut(&Examined)) -> Result<Diag
                 continue;
             };
             let outcome = match loader.form(place, rung) {
-                Ok(form) => match ask(loader.bundle(), place, form)? {
+                Ok(form) => match ask(loader, place, form)? {
                     Asked::Nothing(_) => TestOutcome::NotAsked,
                     Asked::Answered(_, verdict) => TestOutcome::Answered(verdict),
                     Asked::Failed(message) => TestOutcome::Refused(message),

@@ -18,7 +18,9 @@ use crate::error::ExecError;
 use crate::kernels::{KernelNeeds, Kernels};
 use crate::ladder::{Calls, Descent};
 use crate::loader::Loader;
-use crate::mem::{ActivationRows, KvCache, KvShape, Scratch, Widths, tensor_element};
+use crate::mem::{
+    ActivationRows, KvCache, KvRoom, KvShape, MemoryHome, Scratch, Widths, tensor_element,
+};
 use crate::padding::{CONTEXT_STEP, ROW_STEP, padded, switched_rows};
 use crate::table::FormTable;
 use crate::unchanged::check_unchanged;
@@ -65,6 +67,14 @@ impl Sequence {
     pub fn truncate(&mut self, tokens: usize) {
         self.cache.truncate(tokens);
     }
+
+    /// Makes room for `tokens` tokens, and for as many again where the cache has to move.
+    fn make_room(&mut self, room: &KvRoom, tokens: usize) -> Result<(), ExecError> {
+        if let Some(larger) = room.larger(&self.cache, self.tokens(), tokens)? {
+            self.cache = larger;
+        }
+        Ok(())
+    }
 }
 
 /// Runs kernels of one bundle.
@@ -83,7 +93,9 @@ pub struct Executor {
     pub(crate) activations: Arc<ActivationRows>,
     pub(crate) scratch: Scratch,
     pub(crate) widths: Widths,
-    pub(crate) kv: KvShape,
+    /// Where rows are.
+    pub(crate) home: MemoryHome,
+    pub(crate) kv: KvRoom,
     /// Most rows of a call, including padding.
     pub(crate) rows: usize,
     /// Rows that a form may write beyond the rows of its chunk.
@@ -162,8 +174,10 @@ impl Executor {
         let embedding = EmbeddingTable::new(&bundle, table, manifest.embedding.scale);
         // The last sequence of a batch may be padded to a whole chunk.
         let all_rows = rows + padding_rows;
-        let activations = Arc::new(ActivationRows::new(all_rows, widths)?);
-        let scratch = Scratch::new(all_rows, padded(options.batch).max(padding.rows), widths)?;
+        let home = loader.home();
+        let head_rows = padded(options.batch).max(padding.rows);
+        let activations = Arc::new(ActivationRows::new(all_rows, widths, &home)?);
+        let scratch = Scratch::new(all_rows, head_rows, widths, &home)?;
         let verdicts = match loader.cache() {
             Some(cache) => Verdicts::recall(cache, &verdicts_name(&loader)),
             None => Verdicts::default(),
@@ -193,7 +207,8 @@ impl Executor {
             activations,
             scratch,
             widths,
-            kv,
+            kv: KvRoom::new(bundle.manifest(), kv, home.clone()),
+            home,
             rows,
             padding_rows,
             options,
@@ -217,7 +232,7 @@ impl Executor {
     /// Returns a new, empty sequence.
     pub fn sequence(&self) -> Result<Sequence, ExecError> {
         Ok(Sequence {
-            cache: KvCache::reserve(self.kv)?,
+            cache: self.kv.reserve(self.options.chunk_tokens)?,
         })
     }
 
@@ -298,6 +313,9 @@ impl Executor {
     ) -> Result<&mut [f32], ExecError> {
         let spans = self.spans(sequences, tokens)?;
         self.wait_ready()?;
+        for (sequence, span) in sequences.iter_mut().zip(&spans) {
+            sequence.make_room(&self.kv, span.position + span.tokens)?;
+        }
         let rows = Arc::clone(&self.activations);
         for (span, tokens) in spans.iter().zip(tokens) {
             self.embed(tokens, &rows, span.row)?;
@@ -336,9 +354,19 @@ impl Executor {
         self.padding_rows
     }
 
-    /// Shape of KV caches.
+    /// Shape of KV caches for the longest context.
     pub fn kv_shape(&self) -> KvShape {
-        self.kv
+        self.kv.shape()
+    }
+
+    /// The room of KV caches.
+    pub fn kv_room(&self) -> KvRoom {
+        self.kv.clone()
+    }
+
+    /// Where rows of activations are.
+    pub fn home(&self) -> MemoryHome {
+        self.home.clone()
     }
 
     /// Cancels kernels from now on when `cancel` is set. A machine that has only its CPU ignores the flag: its kernels
@@ -385,11 +413,9 @@ impl Executor {
             }
             let position = sequence.tokens();
             let asked = position + tokens.len();
-            if asked > self.kv.context_tokens {
-                return Err(ExecError::Context {
-                    asked,
-                    context: self.kv.context_tokens,
-                });
+            let context = self.kv_shape().context_tokens;
+            if asked > context {
+                return Err(ExecError::Context { asked, context });
             }
             spans.push(Span {
                 row,

@@ -18,6 +18,7 @@ use crate::backend::{self, Backend, Origin, PairLanes, PairedRoles};
 use crate::error::ExecError;
 use crate::form::{BackendIndex, Form};
 use crate::ladder::{DeviceFacts, Ladder, Rung};
+use crate::mem::MemoryHome;
 use crate::parts::Parts;
 use crate::place::{Place, place_kernel, place_use, unknown, use_sections};
 use crate::soc::device_of;
@@ -172,6 +173,13 @@ impl Loader {
     /// The version of OpenVINO; `None` if it was not needed when the bundle was opened.
     pub fn plugin_version(&self) -> Option<&str> {
         self.backends.iter().find_map(|backend| backend.version())
+    }
+
+    /// Where rows and KV caches are, so that devices work on them without copies.
+    pub fn home(&self) -> MemoryHome {
+        let homes = self.backends.iter().map(|backend| backend.home());
+        let mut known = homes.filter(|home| !home.is_host());
+        known.next().unwrap_or_default()
     }
 
     /// The back ends, in the order of `BackendIndex`.

@@ -234,6 +234,11 @@ impl Core {
     fn raw(&self) -> *const ov_core_t {
         self.inner.handle.as_ptr()
     }
+
+    /// Returns the object for calls of other modules, valid as long as this lives.
+    pub(crate) fn as_raw(&self) -> *const ov_core_t {
+        self.raw()
+    }
 }
 
 // SAFETY: `ov::Core` may be used from several threads: it guards its registry of plugins and their

@@ -9,6 +9,9 @@ use heg_spec::{DeviceClass, NpuPlatform};
 use crate::error::last_line;
 use crate::ladder::{DeviceFacts, NpuFacts};
 
+/// The property that every device has which is there.
+pub(super) const NAME: &str = "FULL_DEVICE_NAME";
+
 /// Adds to the facts of a role what OpenVINO reports of its device.
 pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
     let role = facts.role;
@@ -17,7 +20,7 @@ pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
         let value = core.device_property(name, property).ok()?;
         Some(value.trim().to_owned()).filter(|value| !value.is_empty())
     };
-    let (full_name, missing) = match core.device_property(name, "FULL_DEVICE_NAME") {
+    let (full_name, missing) = match core.device_property(name, NAME) {
         Ok(full_name) => (full_name, None),
         Err(error) => (String::new(), Some(missing(&error))),
     };

@@ -10,6 +10,7 @@ mod devices;
 mod form;
 mod ir;
 mod launch;
+mod lending;
 mod rotary;
 mod sections;
 mod switching;
@@ -22,19 +23,20 @@ use heg_artifacts::manifest::{Kernel, Manifest};
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory};
 use heg_spec::soc::Device;
-use heg_spec::{Group, Soc};
+use heg_spec::{DeviceClass, Group, Soc};
 
 use super::runner::Runner;
 use super::{Backend, Order, Origin, Session, SessionRoom, Tailor};
 use crate::batch::Coming;
 use crate::error::{ExecError, openvino};
 use crate::ladder::{DeviceFacts, Rung, RungSource, holds_weights};
-use crate::mem::BundleMemory;
+use crate::mem::{BundleMemory, MemoryHome};
 use crate::parts::Parts;
 use crate::table::FormTable;
 use compiled::{CompiledCache, is_cpu};
 use form::Compiled;
 use launch::Running;
+use lending::Lending;
 use rotary::RotaryRows;
 use sections::Sections;
 use switching::GraphSwitch;
@@ -47,6 +49,10 @@ pub(super) struct OpenVino {
     first_version: Option<String>,
     bundle: Arc<Bundle>,
     sections: Sections,
+    /// OpenVINO's name of the machine's NPU, if it has one.
+    npu: Option<String>,
+    /// How that knows the weights: settled before the first form is made on it.
+    lending: OnceLock<Lending>,
     cache: Option<OwnFolder>,
     compiled: Option<CompiledCache>,
     /// Compiled forms without weights, which serve all layers, by kernel and rung; or why they could not be made.
@@ -81,10 +87,32 @@ impl OpenVino {
             core,
             sections: Sections::mapped(Arc::clone(bundle), memory),
             bundle: Arc::clone(bundle),
+            npu: npu_of(soc),
+            lending: OnceLock::new(),
             cache: None,
             compiled: None,
             shared: Mutex::default(),
         })
+    }
+
+    /// How the NPU knows the weights. The device is asked when this is first called.
+    fn lending(&self) -> &Lending {
+        self.lending.get_or_init(|| {
+            let (Some(core), Some(npu)) = (self.core.get(), &self.npu) else {
+                return Lending::Nothing;
+            };
+            match core.device_property(npu, devices::NAME) {
+                Ok(_) => Lending::to(core, npu, &self.bundle, self.sections.memory()),
+                Err(_) => Lending::Nothing,
+            }
+        })
+    }
+
+    /// The sections of a device's forms.
+    fn sections_of(&self, device: &Device) -> Sections {
+        let is_npu = self.npu.as_ref() == Some(&device.openvino);
+        let copy = self.lending().copy().filter(|_| is_npu);
+        self.sections.known_as(copy)
     }
 
     /// OpenVINO, loaded now if it was not.
@@ -128,6 +156,10 @@ impl Backend for OpenVino {
         !is_cpu(&facts.name)
     }
 
+    fn home(&self) -> MemoryHome {
+        self.lending().home()
+    }
+
     fn prepare(
         &self,
         parts: &Parts<'_>,
@@ -140,17 +172,19 @@ impl Backend for OpenVino {
             if let RungSource::Blob(at) = rung.source {
                 ids.extend(parts.variant.blobs.get(at).map(|blob| blob.section));
             }
-            let sections = Sections::copied(&self.bundle, &ids)?;
+            let sections = Sections::copied(&self.bundle, &ids, &self.home())?;
             let compiled = self.compiled(parts, rung, &sections)?;
             return Ok(Box::new(self.request(parts, &compiled, &sections)?));
         }
+        // Before a blob is imported, so that a device that takes it out of the bundle finds it lent.
+        let sections = self.sections_of(parts.device);
         let is_tailored = parts.shape != parts.variant.shape;
         let compiled = if is_tailored || holds_weights(parts.kernel, parts.variant) {
             self.compiled(parts, rung, &self.sections)?
         } else {
             self.compiled_once(parts, rung)?
         };
-        Ok(Box::new(self.request(parts, &compiled, &self.sections)?))
+        Ok(Box::new(self.request(parts, &compiled, &sections)?))
     }
 
     fn takes_trees(&self) -> bool {
@@ -159,7 +193,12 @@ impl Backend for OpenVino {
 
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
         Ok(Box::new(OpenVinoSession {
-            rotary: RotaryRows::new(&self.bundle, room.rows)?,
+            rotary: RotaryRows::new(
+                &self.bundle,
+                self.sections.known_as(self.lending().copy()),
+                room.rows,
+                &self.home(),
+            )?,
             bundle: Arc::clone(&self.bundle),
             row: Vec::new(),
             rows: room.rows,
@@ -230,6 +269,13 @@ impl Session for OpenVinoSession {
     fn switch_always(&mut self) {
         self.switching.switch_always();
     }
+}
+
+/// OpenVINO's name of a SoC's NPU.
+fn npu_of(soc: &Soc) -> Option<String> {
+    let mut names = soc.devices.iter().map(|device| &device.openvino);
+    let npu = names.find(|name| DeviceClass::of_openvino(name) == Some(DeviceClass::Npu));
+    npu.cloned()
 }
 
 /// The need for OpenVINO; none where programs serve every kernel of a model on every device of a SoC.

@@ -3,6 +3,7 @@
 //! An executor serves one lane and is synchronous: a launch returns when its kernel is done. The scheduler decides
 //! which launch comes next; `launch` runs it, `kernels` prepares the kernels, and `answers` checks their outputs.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -22,6 +23,8 @@ use crate::mem::{
     ActivationRows, KvCache, KvRoom, KvShape, MemoryHome, Scratch, Widths, tensor_element,
 };
 use crate::padding::{CONTEXT_STEP, ROW_STEP, padded, switched_rows};
+use crate::place::Place;
+use crate::prepared::Prepared;
 use crate::table::FormTable;
 use crate::unchanged::check_unchanged;
 use crate::verdicts::{Verdicts, file_name};
@@ -135,6 +138,7 @@ impl Executor {
         let manifest = bundle.manifest();
         let model = &manifest.model;
         let ladder = loader.ladder().only(duty.roles());
+        let ladder = ladder.without(|device| loader.why_lost(device));
         let most = ladder.largest_calls(manifest);
         let options = ExecutorOptions {
             chunk_tokens: options.chunk_tokens.clamp(1, most.tokens),
@@ -247,12 +251,16 @@ impl Executor {
         if !self.forms.is_empty() {
             return Ok(());
         }
-        let mut ready = self.kernels.join()?;
         let before = self.verdicts.clone();
-        let loader = &self.needs.loader;
-        for (place, prepared) in &mut ready {
-            answers::examine(&self.needs, *place, prepared, &mut self.verdicts)?;
+        let mut ready = self.examined()?;
+        while let Some(needs) = self.needs.without_lost()? {
+            // What was made on a device before it was lost cannot run either.
+            drop(ready);
+            self.needs = Arc::new(needs);
+            self.kernels = Kernels::load(Arc::clone(&self.needs), self.options.loader_threads);
+            ready = self.examined()?;
         }
+        let loader = &self.needs.loader;
         if let Some(cache) = loader.cache()
             && before != self.verdicts
         {
@@ -281,6 +289,15 @@ impl Executor {
             session.begin(&tailor, &mut self.forms);
         }
         Ok(())
+    }
+
+    /// Waits for the kernels that are being prepared, and tests them.
+    fn examined(&mut self) -> Result<BTreeMap<Place, Prepared>, ExecError> {
+        let mut ready = self.kernels.join()?;
+        for (place, prepared) in &mut ready {
+            answers::examine(&self.needs, *place, prepared, &mut self.verdicts)?;
+        }
+        Ok(ready)
     }
 
     /// Runs new tokens of one sequence through the model. Returns one row of V logits for the last token if `logits`

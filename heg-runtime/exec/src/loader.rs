@@ -15,6 +15,7 @@ use heg_spec::policy::Pairing;
 use heg_spec::{DeviceClass, Group, Soc};
 
 use crate::backend::{self, Backend, Origin, PairLanes, PairedRoles};
+use crate::duty::Duty;
 use crate::error::ExecError;
 use crate::form::{BackendIndex, Form};
 use crate::ladder::{DeviceFacts, Ladder, Rung};
@@ -173,6 +174,27 @@ impl Loader {
     /// The version of OpenVINO; `None` if it was not needed when the bundle was opened.
     pub fn plugin_version(&self) -> Option<&str> {
         self.backends.iter().find_map(|backend| backend.version())
+    }
+
+    /// Devices that were there when the bundle was opened, and are lost, with the reasons.
+    pub fn lost_devices(&self) -> impl Iterator<Item = (&DeviceFacts, String)> {
+        let devices = self.devices().iter();
+        devices.filter_map(|device| Some((device, self.why_lost(device)?)))
+    }
+
+    /// Why a device is lost; `None` if it is not.
+    pub(super) fn why_lost(&self, device: &DeviceFacts) -> Option<String> {
+        let mut backends = self.backends.iter();
+        backends.find_map(|backend| backend.why_lost(device))
+    }
+
+    /// Whether a device is left for the calls of a duty.
+    pub fn has_left(&self, duty: Duty) -> bool {
+        let mut left = self.devices().iter().filter(|device| {
+            let is_there = device.missing.is_none() && self.why_lost(device).is_none();
+            is_there && duty.roles().contains(&device.role)
+        });
+        left.next().is_some()
     }
 
     /// Where rows and KV caches are, so that devices work on them without copies.

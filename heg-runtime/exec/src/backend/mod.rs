@@ -63,6 +63,11 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
+    /// Why a device that was there is lost; `None` if it is not.
+    fn why_lost(&self, _: &DeviceFacts) -> Option<String> {
+        None
+    }
+
     /// Where its devices want the memory of rows and caches.
     fn home(&self) -> MemoryHome {
         MemoryHome::default()

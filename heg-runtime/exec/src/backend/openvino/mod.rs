@@ -14,9 +14,10 @@ mod lending;
 mod rotary;
 mod sections;
 mod switching;
+mod watch;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Kernel, Manifest};
@@ -40,6 +41,7 @@ use lending::Lending;
 use rotary::RotaryRows;
 use sections::Sections;
 use switching::GraphSwitch;
+use watch::DeviceWatch;
 
 /// OpenVINO, with the bundle that its kernels are made from.
 pub(super) struct OpenVino {
@@ -55,6 +57,8 @@ pub(super) struct OpenVino {
     lending: OnceLock<Lending>,
     cache: Option<OwnFolder>,
     compiled: Option<CompiledCache>,
+    /// The watch over each device, by OpenVINO's name.
+    watches: Mutex<BTreeMap<String, Arc<DeviceWatch>>>,
     /// Compiled forms without weights, which serve all layers, by kernel and rung; or why they could not be made.
     shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
 }
@@ -91,6 +95,7 @@ impl OpenVino {
             lending: OnceLock::new(),
             cache: None,
             compiled: None,
+            watches: Mutex::default(),
             shared: Mutex::default(),
         })
     }
@@ -106,6 +111,14 @@ impl OpenVino {
                 Err(_) => Lending::Nothing,
             }
         })
+    }
+
+    /// The watch over a device.
+    fn watch(&self, device: &str) -> Arc<DeviceWatch> {
+        let watches = &self.watches;
+        let mut watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = watches.entry(device.to_owned());
+        Arc::clone(watch.or_insert_with(|| Arc::new(DeviceWatch::new(device))))
     }
 
     /// The sections of a device's forms.
@@ -154,6 +167,10 @@ impl Backend for OpenVino {
 
     fn may_hang(&self, facts: &DeviceFacts) -> bool {
         !is_cpu(&facts.name)
+    }
+
+    fn why_lost(&self, facts: &DeviceFacts) -> Option<String> {
+        self.watch(&facts.name).why_lost().map(str::to_owned)
     }
 
     fn home(&self) -> MemoryHome {
@@ -241,8 +258,9 @@ impl Session for OpenVinoSession {
                 scratch: order.scratch,
                 class: order.class,
                 cancel: order.cancel,
+                watch: None,
             };
-            running.launch(*launch, order.batch)?;
+            running.launch_again(*launch, order.batch)?;
             done += 1;
         }
         Ok(done)

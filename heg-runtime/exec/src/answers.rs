@@ -1,7 +1,8 @@
 //! Known-answer tests: check that a kernel, in the form that is about to run, computes what the bundle expects.
 //!
-//! Each form of every place runs on the inputs for which the bundle holds the outputs in f32. A form that fails is
-//! made again from sections that are hashed once more. If the new form passes, memory was damaged, and the new form
+//! Each form of every place runs on the inputs for which the bundle holds the outputs in f32. A form that fails runs
+//! again; if it passes then, the device computed wrongly once, and the form stays. If it fails again it is made anew from
+//! sections that are hashed once more. If the new form passes, memory was damaged, and the new form
 //! stays; if it fails too, its rung is quarantined, and the next one of the ladder takes over. A form whose device
 //! returns an error is passed over by this process and tested again by the next one: an error does not show that the
 //! form computes wrongly, so it is never remembered.
@@ -11,8 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use heg_artifacts::manifest::{KnownAnswers, Role};
 use heg_artifacts::judge;
+use heg_artifacts::manifest::{KnownAnswers, Role};
 use heg_spec::bug;
 
 use super::form::Form;
@@ -44,7 +45,7 @@ pub(super) fn examine(
 ) -> Result<(), ExecError> {
     let loader = &*needs.loader;
     let mut settled = Vec::new();
-    let mut damaged = Vec::new();
+    let mut mended = Vec::new();
     let unknown = |forms: &[Form], verdicts: &Verdicts, settled: &[Rung]| {
         let known = |rung| verdicts.get(place, rung).is_some() || settled.contains(&rung);
         forms.iter().position(|form| !known(form.rung))
@@ -67,11 +68,21 @@ pub(super) fn examine(
                 prepared.forms.push(form);
                 continue;
             }
-            Asked::Answered(_, verdict) => verdict,
+            Asked::Answered(form, verdict) => {
+                if let Asked::Answered(form, second) = ask(loader, place, form)?
+                    && second.is_right()
+                {
+                    mended.push((rung, passed(verdict)));
+                    settled.push(rung);
+                    prepared.forms.push(form);
+                    continue;
+                }
+                verdict
+            }
         };
         match again(loader, place, rung)? {
             Asked::Answered(form, second) if second.is_right() => {
-                damaged.push((rung, verdict));
+                mended.push((rung, damaged(verdict)));
                 settled.push(rung);
                 prepared.forms.push(form);
             }
@@ -86,10 +97,8 @@ pub(super) fn examine(
         }
     }
     prepared.settle(needs, place)?;
-    for (rung, verdict) in damaged {
-        prepared
-            .descents
-            .push(repair(loader, place, rung, verdict)?);
+    for (rung, reason) in mended {
+        prepared.descents.push(repair(loader, place, rung, reason)?);
     }
     Ok(())
 }
@@ -112,6 +121,24 @@ pub(super) fn wrong(verdict: Verdict) -> Reason {
         worst: verdict.worst,
         tolerance: verdict.tolerance,
     }
+}
+
+/// The reason for a form that failed its test, and passed it when it ran again.
+fn passed(
+    Verdict {
+        worst, tolerance, ..
+    }: Verdict,
+) -> Reason {
+    Reason::Passed { worst, tolerance }
+}
+
+/// The reason for a form that failed its test, and passed it when made again.
+fn damaged(
+    Verdict {
+        worst, tolerance, ..
+    }: Verdict,
+) -> Reason {
+    Reason::Damaged { worst, tolerance }
 }
 
 /// Makes a form, for calls of exactly `rows` rows if that is given, and runs its known-answer test.
@@ -153,12 +180,8 @@ fn again(loader: &Loader, place: Place, rung: Rung) -> Result<Asked, ExecError> 
     }
 }
 
-fn repair(
-    loader: &Loader,
-    place: Place,
-    rung: Rung,
-    verdict: Verdict,
-) -> Result<Descent, ExecError> {
+/// The descent of a form that stays on its rung.
+fn repair(loader: &Loader, place: Place, rung: Rung, reason: Reason) -> Result<Descent, ExecError> {
     let kernel = place_kernel(loader.bundle().manifest(), place)?;
     let device = loader
         .ladder()
@@ -169,10 +192,7 @@ fn repair(
         kernel: kernel.name.clone(),
         from: step.clone(),
         to: Some(step),
-        reason: Reason::Damaged {
-            worst: verdict.worst,
-            tolerance: verdict.tolerance,
-        },
+        reason,
     })
 }
 

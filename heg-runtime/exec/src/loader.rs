@@ -127,19 +127,35 @@ impl Loader {
     }
 
     /// Returns the runner of kernels in each role, a line each: `CPU programs (avx2, I8, 4 threads)`, or a device of
-    /// OpenVINO.
+    /// OpenVINO, or why nothing runs there.
     pub fn what_runs(&self) -> Vec<String> {
         let devices = self.devices().iter();
         let line = |device: &DeviceFacts| {
-            let mut backends = self.backends.iter();
-            let runs = backends.find_map(|backend| backend.describe(device));
-            let runs = runs.unwrap_or_default();
+            let runs = match &device.missing {
+                Some(why) => format!("nothing: {why}"),
+                None => self.describe(device),
+            };
             match device.role {
                 DeviceClass::Cpu => runs,
                 role => format!("{}: {runs}", role.name()),
             }
         };
         devices.map(line).collect()
+    }
+
+    /// The runner of kernels on a device: the first back end that runs one of its rungs.
+    fn describe(&self, device: &DeviceFacts) -> String {
+        let kernels = self.bundle.manifest().kernels.iter();
+        let rungs: Vec<Rung> = kernels
+            .flat_map(|kernel| self.ladder.all(kernel))
+            .filter(|rung| rung.role == device.role)
+            .collect();
+        let mut backends = self.backends.iter();
+        let described = backends.find_map(|backend| {
+            let runs = rungs.iter().any(|rung| backend.runs(*rung));
+            backend.describe(device).filter(|_| runs)
+        });
+        described.unwrap_or_else(|| "nothing: the bundle has no kernels for it".to_owned())
     }
 
     /// Whether a device with this role can be used.

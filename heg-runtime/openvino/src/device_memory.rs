@@ -43,6 +43,7 @@ impl DeviceMemory {
     ///
     /// [`OpenvinoError::Call`] if there is no such device, or its plugin shares no memory.
     pub fn of(core: &Core, device: &str) -> Result<Self, OpenvinoError> {
+        core.admit(device)?;
         let name = c_string("device", device)?;
         let function = "ov_core_get_default_context";
         // SAFETY: core and name live through the call. The new context is the handle's alone, to be freed as named.

@@ -22,9 +22,9 @@ pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
     };
     let (full_name, missing) = match core.device_property(name, NAME) {
         Ok(full_name) => (full_name, None),
-        Err(error) => (String::new(), Some(missing(&error))),
+        Err(error) => (String::new(), Some(missing(core, name, &error))),
     };
-    let is_npu = DeviceClass::of_openvino(name) == Some(DeviceClass::Npu);
+    let is_npu = is_npu(name);
     let driver = ["NPU_DRIVER_VERSION", "GPU_DRIVER_VERSION"];
     let npu = || NpuFacts {
         // `NPU_PLATFORM` is what is compiled for, which a user may have set; the architecture is what is there.
@@ -44,13 +44,22 @@ pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
     facts.missing = missing;
 }
 
-/// A plugin without devices knows no name of one, and says so as if it knew no such property.
-fn missing(error: &heg_openvino::OpenvinoError) -> String {
+fn is_npu(name: &str) -> bool {
+    DeviceClass::of_openvino(name) == Some(DeviceClass::Npu)
+}
+
+/// A plugin without devices knows no name of one, and says so as if it knew no such property. The NPU's keeps the cause to
+/// itself: no loader, no driver, or one that it cannot start. So what the machine has of these is named.
+fn missing(core: &Core, name: &str, error: &heg_openvino::OpenvinoError) -> String {
     let said = last_line(error);
-    if said.starts_with("Unsupported configuration key") {
-        return "OpenVINO finds no such device".to_owned();
+    if !said.starts_with("Unsupported configuration key") {
+        return said;
     }
-    said
+    let none = "OpenVINO finds no such device";
+    match is_npu(name) {
+        true => format!("{none}: {}", core.npu_files()),
+        false => none.to_owned(),
+    }
 }
 
 /// `3720`, also where something stands before it.

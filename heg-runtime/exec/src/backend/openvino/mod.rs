@@ -166,7 +166,7 @@ impl Backend for OpenVino {
     }
 
     fn may_hang(&self, facts: &DeviceFacts) -> bool {
-        !is_cpu(&facts.name)
+        facts.missing.is_none() && !is_cpu(&facts.name)
     }
 
     fn why_lost(&self, facts: &DeviceFacts) -> Option<String> {

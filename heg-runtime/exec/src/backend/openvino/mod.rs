@@ -32,6 +32,7 @@ use crate::batch::Coming;
 use crate::error::{ExecError, openvino};
 use crate::ladder::{DeviceFacts, Rung, RungSource, holds_weights};
 use crate::mem::{BundleMemory, MemoryHome};
+use crate::npu::NpuSetup;
 use crate::parts::Parts;
 use crate::table::FormTable;
 use compiled::{CompiledCache, is_cpu};
@@ -167,6 +168,16 @@ impl Backend for OpenVino {
 
     fn may_hang(&self, facts: &DeviceFacts) -> bool {
         facts.missing.is_none() && !is_cpu(&facts.name)
+    }
+
+    fn npu_setup(&self) -> Option<NpuSetup> {
+        self.npu.as_ref()?;
+        let files = self.core.get()?.npu_files();
+        Some(NpuSetup {
+            files: files.to_string(),
+            firmware: files.firmware.clone(),
+            weights: self.lending().to_string(),
+        })
     }
 
     fn why_lost(&self, facts: &DeviceFacts) -> Option<String> {

@@ -89,6 +89,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{cleared} kernels are no longer quarantined");
         return Ok(());
     }
+    if arguments.npu && loader.npu_report().is_none() {
+        return Err(input(
+            "the machine has no NPU: name one that has with `--soc`",
+        ));
+    }
     let diagnosis = diagnose(&loader, |_| ())?;
     if diagnosis.asked.is_none() {
         return Err(input(
@@ -97,9 +102,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     machine.remember(&loaded)?;
     let npu = arguments.npu.then(|| loader.npu_report()).flatten();
-    if arguments.npu && npu.is_none() {
-        return Err(input("the machine has no NPU: name one with `--soc`"));
-    }
     let report = Report {
         healthy: !diagnosis.found_wrong(),
         runs: loader.what_runs(),

@@ -7,6 +7,8 @@ pub mod instance;
 pub mod model_folder;
 pub mod questions;
 pub mod roles;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod soft_npu;
 
 use std::error::Error;
 use std::io::Write;

@@ -56,6 +56,7 @@ const VARIABLES: [(&str, &[&str]); 19] = [
             "heg-runtime/cli/tests/it/command.rs",
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/cli/tests/it/pressure.rs",
+            "heg-runtime/cli/tests/it/soft_npu/mod.rs",
             "xtask/src/workspace.rs",
         ],
     ),
@@ -92,6 +93,7 @@ const VARIABLES: [(&str, &[&str]); 19] = [
         "HEG_REQUIRE_NPU",
         &[
             "heg-compiler/src/npu/real_tests.rs",
+            "tests/src/soft_npu.rs",
             "xtask/src/test/mod.rs",
         ],
     ),

@@ -13,4 +13,6 @@ mod inspect_program;
 mod machine;
 #[cfg(target_os = "linux")]
 mod pressure;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod soft_npu;
 mod tiny;

@@ -1,0 +1,274 @@
+//! Every command that runs a bundle, on every SoC with an NPU.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use heg_tests::soft_npu::{NPU_SOCS, NpuSoc, SoftNpu, soft_npu_or_skip};
+use serde_json::{Value, json};
+
+use super::{Ran, answer, bundle, command, end_of, expected, four_bit_bundle, heg};
+
+/// Runs a command on each SoC, with its platform.
+fn on_each_soc(command: &str, arguments: &[&str], mut check: impl FnMut(NpuSoc, Ran)) {
+    for npu in NPU_SOCS {
+        let platform = npu.platform.to_string();
+        let mut all = vec![command, bundle().to_str().unwrap(), "--soc", npu.soc];
+        all.extend(arguments);
+        check(npu, heg(bundle(), &all, &[("PLATFORM", &platform)]));
+    }
+}
+
+/// Names and verdicts of the blobs in a report of `heg doctor`.
+fn blobs(report: &Value, platform: u32) -> Vec<(String, String)> {
+    let source = format!("blob {platform}");
+    let kernels = report["kernels"].as_array().unwrap().iter();
+    let mut found: Vec<(String, String)> = kernels
+        .filter(|entry| entry["source"] == source.as_str())
+        .map(|entry| {
+            let text = |key: &str| entry[key].as_str().unwrap().to_owned();
+            (text("kernel"), text("verdict"))
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn all_right() -> Vec<(String, String)> {
+    let kernels = ["ffn", "head", "mha", "qkv"];
+    kernels
+        .map(|kernel| (kernel.to_owned(), "right".to_owned()))
+        .to_vec()
+}
+
+#[test]
+fn doctor_finds_every_blob_right() {
+    if !soft_npu_or_skip("doctor over a software NPU") {
+        return;
+    }
+    on_each_soc("doctor", &["--json"], |npu, ran| {
+        let report = ran.json();
+        assert_eq!(report["healthy"], true, "{npu:?}");
+        assert_eq!(blobs(&report, npu.platform), all_right(), "{npu:?}");
+        let entries = report["kernels"].as_array().unwrap();
+        let of_npu = entries.iter().filter(|entry| entry["device"] == "NPU");
+        let worst = of_npu.filter_map(|entry| entry["worst"].as_f64());
+        // Ports are f16, and what is between them is f32.
+        let worst = worst.fold(0.0, f64::max);
+        assert!(worst < 1e-3, "{npu:?}: {worst}");
+        assert_eq!(ran.log.count("FAILED") + ran.log.count("NO"), 0);
+    });
+}
+
+#[test]
+fn answers_are_those_of_a_cpu() {
+    if !soft_npu_or_skip("answers over a software NPU") {
+        return;
+    }
+    for prompt in ["Hello", "Will it rain in Oslo tomorrow?"] {
+        let expected = expected(bundle(), prompt);
+        let arguments = ["--prompt", prompt, "--max-tokens", "12", "--json"];
+        on_each_soc("run", &arguments, |npu, ran| {
+            assert_eq!(ran.tokens(), expected, "{npu:?}: {prompt}");
+            // Nothing but what lacks a GPU goes down, and that to the NPU.
+            let descents = ran.json()["descents"].as_array().unwrap().clone();
+            let from: Vec<&Value> = descents.iter().map(|it| &it["from"]["device"]).collect();
+            assert_eq!(from, ["GPU"], "{}", ran.error);
+            let kernels = ["qkv", "mha", "ffn", "head"];
+            let of = |kernel| {
+                ran.log
+                    .of("run")
+                    .filter(move |run| run.field("kernel") == kernel)
+            };
+            assert!(kernels.iter().all(|kernel| of(*kernel).count() > 6));
+            assert!(ran.log.of("run").all(|run| run.number("code") == 0));
+        });
+    }
+}
+
+#[test]
+fn weights_of_four_bits_are_right_too() {
+    if !soft_npu_or_skip("four bits over a software NPU") {
+        return;
+    }
+    let (bundle, soc) = (four_bit_bundle(), "core-ultra-7-258v");
+    let settings = [("PLATFORM", "4000")];
+    let doctor = ["doctor", bundle.to_str().unwrap(), "--soc", soc, "--json"];
+    let report = heg(bundle, &doctor, &settings).json();
+    assert_eq!(blobs(&report, 4000), all_right());
+    let prompt = "Remind me to call Ana at 5 pm.";
+    let ran = heg(bundle, &answer(bundle, soc, prompt), &settings);
+    assert_eq!(ran.tokens(), expected(bundle, prompt));
+}
+
+#[test]
+fn scores_are_close_to_those_of_a_cpu() {
+    if !soft_npu_or_skip("scores over a software NPU") {
+        return;
+    }
+    let world = SoftNpu::new();
+    let text = world.folder().join("text");
+    std::fs::write(&text, "Will it rain in Oslo? Remind me to call Ana.").unwrap();
+    let text = text.to_str().unwrap();
+    let arguments = ["--text", text, "--rows", "both", "--json"];
+    let on_cpu = ["score", bundle().to_str().unwrap(), "--soc", "host-cpu-f32"];
+    let expected = heg(bundle(), &[&on_cpu[..], &arguments].concat(), &[]).json();
+    on_each_soc("score", &arguments, |npu, ran| {
+        let found = ran.json();
+        for rows in [&[][..], &["decode"]] {
+            let nll = |report: &Value| {
+                let at = rows.iter().fold(report, |at, key| &at[*key]);
+                at["nll"].as_f64().unwrap()
+            };
+            let (found, expected) = (nll(&found), nll(&expected));
+            let off = (found - expected).abs() / expected;
+            assert!(off < 1e-3, "{npu:?}: {found}, expected {expected}");
+        }
+    });
+}
+
+#[test]
+fn rates_are_measured() {
+    if !soft_npu_or_skip("rates over a software NPU") {
+        return;
+    }
+    let arguments = ["--prefill", "32", "--decode", "2", "--batch", "2", "--json"];
+    on_each_soc("bench", &arguments, |npu, ran| {
+        let report = ran.json();
+        for rate in [
+            &report["prefill_tokens_per_s"]["32"],
+            &report["decode_tokens_per_s"],
+            &report["batch_decode_tokens_per_s"],
+        ] {
+            assert!(rate.as_f64().unwrap() > 0.0, "{npu:?}: {report}");
+        }
+    });
+}
+
+#[test]
+fn kernels_are_profiled_in_the_time_that_they_take() {
+    if !soft_npu_or_skip("a profile over a software NPU") {
+        return;
+    }
+    // Chosen: more than their computing, and so what is measured.
+    let times = ("TIMES", "ffn=4000,qkv=2000,*=1000");
+    let world = SoftNpu::new();
+    let profile = world.folder().join("profile.ron");
+    let (bundle, soc) = (bundle(), "core-ultra-7-258v");
+    let arguments = [
+        "profile",
+        bundle.to_str().unwrap(),
+        "--soc",
+        soc,
+        "--budget",
+        "1",
+        "--chunk",
+        "32",
+        "--context",
+        "64",
+        "--output",
+        profile.to_str().unwrap(),
+    ];
+    let ran = super::heg_in(&world, bundle, &arguments, &[("PLATFORM", "4000"), times]);
+    ran.assert_well();
+    let runs = |kernel: &'static str| {
+        let runs = ran
+            .log
+            .of("run")
+            .filter(move |run| run.field("kernel") == kernel);
+        runs.map(|run| run.number("us")).min().unwrap()
+    };
+    assert!(runs("ffn") >= 4000 && runs("qkv") >= 2000 && runs("mha") >= 1000);
+    let written = std::fs::read_to_string(profile).unwrap();
+    assert!(written.contains("Npu"), "{written}");
+}
+
+/// A server, killed when dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server answers, its work is urgent on the device, and it ends with nothing left.
+#[test]
+fn a_server_answers_and_ends() {
+    if !soft_npu_or_skip("a server over a software NPU") {
+        return;
+    }
+    for npu in NPU_SOCS {
+        let world = SoftNpu::new();
+        let platform = npu.platform.to_string();
+        let mut serve = command(&world, bundle(), &[("PLATFORM", &platform)]);
+        serve.args([
+            "serve",
+            bundle().to_str().unwrap(),
+            "--soc",
+            npu.soc,
+            "--port",
+            "0",
+        ]);
+        let mut server = Server(serve.stdout(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        let mut out = BufReader::new(server.0.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let (_, address) = line.trim_end().rsplit_once("http://").unwrap();
+        let address = address.split('/').next().unwrap();
+        let reply = chat(address, "Will it rain in Oslo tomorrow?");
+        let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
+        assert_eq!(text, "None of my tools can do that.", "{npu:?}");
+        let stopped = Command::new("kill").arg(server.0.id().to_string()).status();
+        assert!(stopped.unwrap().success());
+        assert_eq!(end_of(&mut server.0).code(), Some(0));
+        assert_eq!(world.log().left(), Some([0; 6]), "{npu:?}");
+    }
+}
+
+/// Asks a server for a greedy answer.
+fn chat(address: &str, prompt: &str) -> Value {
+    let body = json!({
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": 12,
+        "temperature": 0,
+    })
+    .to_string();
+    let mut server = TcpStream::connect(address).unwrap();
+    write!(
+        server,
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut reply = String::new();
+    server.read_to_string(&mut reply).unwrap();
+    let (_, body) = reply.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body).unwrap_or_else(|_| panic!("{reply}"))
+}
+
+/// The bundle that the device computes with has only to have the blobs: nothing of its weights is used.
+#[test]
+fn a_bundle_of_nothing_gives_wrong_answers() {
+    if !soft_npu_or_skip("a software NPU without its bundle") {
+        return;
+    }
+    let doctor = |known: &Path| {
+        let (bundle, soc) = (bundle().to_str().unwrap(), "core-ultra-7-258v");
+        let arguments = ["doctor", bundle, "--soc", soc, "--json"];
+        heg(known, &arguments, &[("PLATFORM", "4000")])
+    };
+    let ran = doctor(Path::new(""));
+    assert_eq!(ran.status, Some(3), "{}", ran.error);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    let found = blobs(&report, 4000);
+    assert!(
+        found.iter().all(|(_, verdict)| verdict == "WRONG"),
+        "{found:?}"
+    );
+    assert_eq!(ran.log.count("NO"), 4);
+}

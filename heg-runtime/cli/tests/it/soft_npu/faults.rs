@@ -1,0 +1,187 @@
+//! Faults of driver and device: each ends in bounded time, with the right answer, and with nothing left on the device.
+//!
+//! Calls are counted in a run without faults, so that a fault hits where it is meant to however the runtime binds.
+
+use std::sync::OnceLock;
+
+use heg_tests::soft_npu::{DeviceLog, soft_npu_or_skip};
+use serde_json::Value;
+
+use super::{Ran, answer, bundle, expected, heg};
+
+const SOC: &str = "core-ultra-7-258v";
+const PROMPT: &str = "Hello";
+
+/// Tokens that a CPU gives, and what a run without faults asks of the device.
+fn calm() -> &'static (Value, DeviceLog) {
+    static CALM: OnceLock<(Value, DeviceLog)> = OnceLock::new();
+    CALM.get_or_init(|| {
+        let ran = run("");
+        ran.assert_well();
+        (expected(bundle(), PROMPT), ran.log)
+    })
+}
+
+fn run(faults: &str) -> Ran {
+    let settings = [("PLATFORM", "4000"), ("FAULTS", faults)];
+    heg(bundle(), &answer(bundle(), SOC, PROMPT), &settings)
+}
+
+/// Number of the call in the middle of all calls with a word.
+fn middle(word: &str) -> usize {
+    calm().1.count(word).div_ceil(2)
+}
+
+/// Number of a run in the middle of the answer: all but those of known answers.
+fn in_answer() -> usize {
+    let runs = calm().1.count("run");
+    // A step of six layers and the head is 19 runs.
+    runs - 30
+}
+
+/// How a run with a fault goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goes {
+    /// As if nothing had been.
+    Unseen,
+    /// With a step down, which it says: part of the message.
+    Down(&'static str),
+}
+
+/// Runs with faults, which must happen, give the right tokens and leave nothing.
+#[track_caller]
+fn check(faults: &str, goes: Goes) -> Ran {
+    let (expected, _) = calm();
+    let ran = run(faults);
+    assert_eq!(ran.tokens(), *expected, "{faults}: {}", ran.error);
+    assert!(ran.log.count("FAULT") > 0, "{faults} never happened");
+    // What is said of the GPU, which is not there, is not of the fault.
+    let of_npu = ran.error.lines().filter(|line| !line.contains("GPU ->"));
+    let said: Vec<&str> = of_npu.filter(|line| line.starts_with("note: ")).collect();
+    match goes {
+        Goes::Unseen => assert_eq!(said, Vec::<&str>::new(), "{faults}"),
+        Goes::Down(why) => {
+            let found = said.iter().any(|line| line.contains(why));
+            assert!(found, "{faults}: {}", ran.error);
+        }
+    }
+    ran
+}
+
+#[test]
+fn a_driver_that_does_not_start_leaves_the_cpu() {
+    if !soft_npu_or_skip("a driver that does not start") {
+        return;
+    }
+    let ran = check("init", Goes::Down("the device cannot be used"));
+    assert_eq!(ran.log.count("run"), 0);
+}
+
+#[test]
+fn a_blob_that_is_not_taken_is_passed_over() {
+    if !soft_npu_or_skip("a blob that is not taken") {
+        return;
+    }
+    for fault in ["create", "create-binary", "create-memory"] {
+        let one = check(
+            &format!("{fault}@2"),
+            Goes::Down("refused: import a blob of"),
+        );
+        assert!(one.log.count("run") > 0, "{fault}");
+    }
+    let all = check("create", Goes::Down("refused: import a blob of"));
+    assert_eq!(all.log.count("run"), 0);
+}
+
+/// The plugin does not look how that ended: the first run of the graph shows it.
+#[test]
+fn a_blob_that_the_device_has_no_room_for_is_passed_over() {
+    if !soft_npu_or_skip("a blob without room on the device") {
+        return;
+    }
+    check("initialize@2", Goes::Down("refused: run a lone kernel"));
+}
+
+#[test]
+fn memory_that_ends_passes_over_what_wanted_it() {
+    if !soft_npu_or_skip("memory of the device that ends") {
+        return;
+    }
+    let one = check(
+        &format!("memory@{}", middle("allocate")),
+        Goes::Down("refused: "),
+    );
+    assert!(one.log.count("run") > 0);
+    let all = check("memory", Goes::Down("refused: "));
+    assert_eq!(all.log.count("run"), 0);
+}
+
+#[test]
+fn pages_that_cannot_be_imported_are_copied() {
+    if !soft_npu_or_skip("pages that cannot be imported") {
+        return;
+    }
+    check("import@1", Goes::Unseen);
+    check("import", Goes::Unseen);
+}
+
+#[test]
+fn a_queue_that_is_not_made_passes_over_its_kernel() {
+    if !soft_npu_or_skip("a queue that is not made") {
+        return;
+    }
+    check("queue@2", Goes::Down("zeCommandQueueCreate"));
+}
+
+#[test]
+fn work_that_is_not_taken_once_is_tried_again() {
+    if !soft_npu_or_skip("work that is not taken") {
+        return;
+    }
+    check(&format!("submit@{}", in_answer()), Goes::Unseen);
+    if calm().1.count("update") > 0 {
+        check(
+            &format!("update@{}", calm().1.count("update") - 5),
+            Goes::Unseen,
+        );
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_once_is_tried_again() {
+    if !soft_npu_or_skip("a device that is lost once") {
+        return;
+    }
+    check(&format!("lost@{}", in_answer()), Goes::Unseen);
+    check("lost@3", Goes::Down("refused: run a lone kernel"));
+}
+
+#[test]
+fn a_device_that_is_lost_from_the_start_leaves_the_cpu() {
+    if !soft_npu_or_skip("a device that is lost from the start") {
+        return;
+    }
+    let ran = check("lost", Goes::Down("ERROR_DEVICE_LOST"));
+    assert!(ran.log.of("run").all(|run| run.number("code") != 0));
+}
+
+/// Linux ends a job after two seconds.
+#[test]
+fn a_hang_that_the_kernel_ends_is_a_lost_device() {
+    if !soft_npu_or_skip("a hang that the kernel ends") {
+        return;
+    }
+    check("abort@2", Goes::Down("ERROR_DEVICE_LOST"));
+    check(&format!("abort@{}", in_answer()), Goes::Unseen);
+}
+
+#[test]
+fn wrong_answers_are_found() {
+    if !soft_npu_or_skip("wrong answers of a device") {
+        return;
+    }
+    let once = check("wrong@2", Goes::Down("its known answer differs by 1.000"));
+    assert!(once.log.count("run") > 0);
+    let always = check("wrong", Goes::Down("quarantined: its known answer differs"));
+    assert!(always.log.count("run") > 0);
+}

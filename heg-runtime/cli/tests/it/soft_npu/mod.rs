@@ -11,6 +11,7 @@ mod binding;
 mod commands;
 mod driver;
 mod faults;
+mod npu_lent;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

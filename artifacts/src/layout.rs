@@ -27,8 +27,9 @@ pub const MAGIC: [u8; 8] = *b"HEGBNDL\0";
 /// Version of the layout that is written, and the newest version that is read.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Sections start at multiples of this many bytes. The NPU plugin imports caller memory without a copy
-/// from 4096-byte pages only (OpenVINO PR 32187, DESIGN section 4.8).
+/// Sections start at multiples of this many bytes: no two share a page, and blobs start at whole ones, which OpenVINO's
+/// NPU plugin requires of memory that it imports. Weights need no more than the alignment of their elements: a device is
+/// lent the mapped file as a whole, once.
 pub const ALIGNMENT: u64 = 4096;
 
 /// Length of the header page, and so the offset of the manifest.

@@ -1,7 +1,7 @@
 //! Every shipped file parses, has the name of its file, and is embedded.
 
 use heg_spec::expr::{EvalError, Expr, Scope, Value};
-use heg_spec::{Architecture, ModelSpec, Source, SpecError, shipped};
+use heg_spec::{Architecture, DeviceClass, ModelSpec, Source, SpecError, shipped};
 
 fn names(files: &[(&str, &str)]) -> Vec<String> {
     files.iter().map(|(name, _)| (*name).to_owned()).collect()
@@ -42,6 +42,24 @@ fn every_file_parses_and_goes_by_its_own_name() {
     for name in names(shipped::POLICIES) {
         assert_eq!(shipped::policy(&name).unwrap().name, name);
     }
+}
+
+/// On a machine whose NPU and GPU are missing, the CPU is all there is, and programs are the fastest that it has.
+#[test]
+fn the_cpu_of_every_laptop_has_programs() {
+    let laptops = names(shipped::SOCS);
+    let laptops = laptops
+        .iter()
+        .filter(|name| name.starts_with("core-ultra-"));
+    let mut count = 0;
+    for name in laptops {
+        let soc = shipped::soc(name).unwrap();
+        let mut devices = soc.devices.iter();
+        let cpu = devices.find(|device| device.class == DeviceClass::Cpu);
+        assert!(cpu.unwrap().programs.is_some(), "{name}");
+        count += 1;
+    }
+    assert_eq!(count, 3);
 }
 
 #[test]

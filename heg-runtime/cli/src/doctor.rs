@@ -2,12 +2,17 @@
 //! results of a GPU's arithmetic.
 
 mod gpu;
+mod npu;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::Args;
+use heg_artifacts::plain::escape;
 use heg_runtime::RuntimeError;
-use heg_runtime::exec::{Diagnosis, Examined, Place, TestOutcome, clear_quarantine, diagnose};
+use heg_runtime::exec::{
+    Diagnosis, Examined, NpuReport, Place, TestOutcome, clear_quarantine, diagnose,
+};
 use heg_runtime::verdicts::Verdict;
 use heg_spec::Group;
 use serde::Serialize;
@@ -25,6 +30,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     #[arg(conflicts_with_all = ["bundle", "clear"])]
     gpu: Option<String>,
+    /// Say what the NPU and its driver are, how they know the bundle's memory, which blobs fit, and how long each known answer took
+    #[arg(long, conflicts_with = "clear")]
+    npu: bool,
+    /// Write all that the command found to this file as JSON, to compare machines
+    #[arg(long, value_name = "FILE", requires = "npu")]
+    record: Option<PathBuf>,
     /// Clear the list of quarantined kernels, and run nothing
     #[arg(long)]
     clear: bool,
@@ -38,6 +49,9 @@ struct Report<'a> {
     healthy: bool,
     /// The device or program that runs kernels, for each role.
     runs: Vec<String>,
+    /// The NPU, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    npu: Option<NpuReport>,
     kernels: Vec<Entry<'a>>,
 }
 
@@ -56,6 +70,8 @@ struct Entry<'a> {
     verdict: &'static str,
     /// The device's error message, if it refused the kernel.
     refused: Option<&'a str>,
+    /// Time of making the form ready and running it, in milliseconds.
+    took_ms: f64,
 }
 
 /// Runs the command; wrong answers are an error.
@@ -73,6 +89,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{cleared} kernels are no longer quarantined");
         return Ok(());
     }
+    if arguments.npu && loader.npu_report().is_none() {
+        return Err(input(
+            "the machine has no NPU: name one that has with `--soc`",
+        ));
+    }
     let diagnosis = diagnose(&loader, |_| ())?;
     if diagnosis.asked.is_none() {
         return Err(input(
@@ -80,17 +101,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         ));
     }
     machine.remember(&loaded)?;
+    let npu = arguments.npu.then(|| loader.npu_report()).flatten();
+    let report = Report {
+        healthy: !diagnosis.found_wrong(),
+        runs: loader.what_runs(),
+        npu,
+        kernels: diagnosis.examined.iter().map(entry).collect(),
+    };
+    if let Some(path) = &arguments.record {
+        npu::record(path, &report)?;
+    }
     let mut out = std::io::stdout().lock();
     if arguments.json {
-        let report = Report {
-            healthy: !diagnosis.found_wrong(),
-            runs: loader.what_runs(),
-            kernels: diagnosis.examined.iter().map(entry).collect(),
-        };
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
-        for line in loader.what_runs() {
-            writeln!(out, "runs      {line}")?;
+        for line in &report.runs {
+            writeln!(out, "runs      {}", escape(line))?;
+        }
+        if let Some(npu) = &report.npu {
+            write!(out, "{}", npu::text(npu, &diagnosis.examined))?;
         }
         write!(out, "{}", table(&diagnosis))?;
     }
@@ -123,6 +152,7 @@ fn entry(examined: &Examined) -> Entry<'_> {
             TestOutcome::Refused(message) => Some(message),
             _ => None,
         },
+        took_ms: examined.took.as_secs_f64() * 1e3,
     }
 }
 

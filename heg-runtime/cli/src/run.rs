@@ -183,6 +183,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     let (reason, timing) = generate(&engine, request, &mut answer)?;
     answer.finish()?;
     let status = engine.status()?;
+    print_losses(&status);
     if arguments.json {
         answer.print_json(
             prompt_tokens,
@@ -202,6 +203,14 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     }
     arguments.machine.remember(&loaded)?;
     Ok(())
+}
+
+/// Prints to standard error which lanes lost a device in the answer.
+fn print_losses(status: &Status) {
+    for lost in &status.lost {
+        let (lane, why) = (lost.lane, shown(&lost.why));
+        eprintln!("note: lane {lane:?} went on without a device: {why}");
+    }
 }
 
 impl Arguments {

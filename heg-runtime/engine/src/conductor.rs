@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use heg_spec::{Policy, bug};
 
+use super::descents::AllDescents;
 use super::drafts::Speculation;
 use super::flash::Outbox;
 use super::health::{LostLane, Pulse};
@@ -21,12 +22,13 @@ use super::request::ScopeId;
 use super::serving::Serving;
 use super::speeds::known_costs;
 use super::status::Status;
+use super::successor::Successors;
 use super::thread::Farewell;
 use super::warming::Warming;
 use crate::error::EngineError;
 use heg_draft::History;
-use heg_exec::mem::Widths;
-use heg_exec::{Descents, Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
+use heg_exec::mem::{MemoryHome, Widths};
+use heg_exec::{Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
 use heg_sched::{
     Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, Observer, for_machine,
     prefill_tokens_max, with_rows,
@@ -41,18 +43,21 @@ pub(super) struct Conductor {
     pub(super) model: ModelShape,
     pub(super) room: Room,
     pub(super) lanes: [Option<LaneHandle>; Lane::ALL.len()],
-    /// Rungs that were passed over, by lane.
-    pub(super) descents: Vec<Descents>,
+    /// Rungs that were passed over.
+    pub(super) descents: AllDescents,
     /// The compiler for the NPU's lane, if there is one.
     pub(super) warming: Option<Warming>,
     /// Lanes whose kernels could not be prepared.
     pub(super) lost: Vec<LostLane>,
+    pub(super) successors: Successors,
     pub(super) observers: Vec<Box<dyn Observer>>,
 }
 
 /// The memory of requests, and the widths that its sizes follow from.
 pub(super) struct Room {
     pub(super) widths: Widths,
+    /// Where rows of activations are.
+    pub(super) home: MemoryHome,
     /// Rows that a kernel may write behind a prompt.
     pub(super) padding_rows: usize,
     pub(super) memory: Memory,
@@ -93,7 +98,8 @@ impl Conductor {
         };
         let mut lanes = [None, None, None];
         let mut executors = Vec::new();
-        for (lane, duty) in duties(machine_lanes, options.lanes) {
+        let duties = duties(machine_lanes, options.lanes);
+        for (lane, duty) in duties.iter().copied() {
             let executor = Executor::with_duty(Arc::clone(&loader), duty, exec)?;
             executors.push((lane, executor));
         }
@@ -118,8 +124,9 @@ impl Conductor {
         let room = Room {
             widths: dynamic.widths(),
             padding_rows,
+            home: dynamic.home(),
             memory: Memory::new(
-                shape,
+                dynamic.kv_room().with_shape(shape),
                 options.flash.clone(),
                 Arc::clone(&machine),
                 reclaim.clone(),
@@ -129,15 +136,23 @@ impl Conductor {
         };
         let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
         let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
-        let descents = executors
-            .iter()
-            .map(|(_, executor)| executor.descents())
-            .collect();
+        let descents = AllDescents::default();
+        for (_, executor) in &executors {
+            descents.add(executor.descents());
+        }
         let drafts = policy.drafts;
         for (lane, executor) in executors {
             let executor = machine.executor(lane, executor);
             lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone(), drafts));
         }
+        let successors = Successors {
+            loader: Arc::clone(&loader),
+            duties,
+            exec,
+            drafts,
+            inbox: inbox.clone(),
+            lost: 0,
+        };
         Ok(Self {
             machine,
             pulse,
@@ -149,6 +164,7 @@ impl Conductor {
             descents,
             warming,
             lost: Vec::new(),
+            successors,
             observers: options.observers,
         })
     }
@@ -159,8 +175,8 @@ impl Conductor {
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
-    /// Rungs that were passed over, by lane; known when kernels are ready.
-    pub(super) fn descents(&self) -> Vec<Descents> {
+    /// Rungs that were passed over; known when kernels are ready.
+    pub(super) fn descents(&self) -> AllDescents {
         self.descents.clone()
     }
 

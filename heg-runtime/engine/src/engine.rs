@@ -13,6 +13,7 @@ use heg_spec::Policy;
 use heg_spec::policy::{DraftPolicy, SchedulerKind};
 
 use crate::conductor::Conductor;
+use crate::descents::AllDescents;
 use crate::drafts::{DraftTexts, RequestDrafts, Speculation, history_of};
 use crate::error::EngineError;
 use crate::health::{Health, Pulse, panic_text};
@@ -23,7 +24,7 @@ use crate::options::EngineOptions;
 use crate::request::{Request, ScopeId, Update, refuse};
 use crate::status::Status;
 use heg_draft::Shape;
-use heg_exec::{Descent, Descents, ExecError, Loader, PairLanes};
+use heg_exec::{Descent, ExecError, Loader, PairLanes};
 use heg_sched::{Finish, FlowId, RequestId};
 
 /// A handle of a running engine. The last one that is dropped shuts it down.
@@ -40,8 +41,7 @@ struct Shared {
     drafts: DraftPolicy,
     fingerprint: String,
     pulse: Pulse,
-    /// One entry for each lane.
-    descents: Vec<Descents>,
+    descents: AllDescents,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -226,13 +226,7 @@ impl Engine {
     /// Returns the kernels that run elsewhere than on their best device, with the reasons; known when every kernel is
     /// ready.
     pub fn descents(&self) -> Vec<Descent> {
-        let mut all: Vec<Descent> = Vec::new();
-        for descent in self.0.descents.iter().flat_map(Descents::get) {
-            if !all.contains(descent) {
-                all.push(descent.clone());
-            }
-        }
-        all
+        self.0.descents.get()
     }
 
     /// Returns counts and times since the start, and the work in progress.

@@ -18,7 +18,7 @@ use crate::error::EngineError;
 use crate::platform::full_file;
 use heg_draft::Draft;
 use heg_exec::ExecError;
-use heg_exec::mem::{ActivationRows, KvCache, KvShape};
+use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
 use heg_exec::{Batch, Coming, Executor, GoesOn, Loader, WarmForms};
 use heg_sched::{Class, Lane, Launch, RequestId, Scheduler, WarmKernel, scheduler};
 use heg_spec::Group;
@@ -226,15 +226,20 @@ impl Machine for FaultyMachine {
         PATIENCE
     }
 
-    fn reserve(&self, request: RequestId, shape: KvShape) -> Result<KvCache, ExecError> {
+    fn reserve(
+        &self,
+        request: RequestId,
+        room: &KvRoom,
+        tokens: usize,
+    ) -> Result<KvCache, ExecError> {
         let meets =
             |victim| matches!(victim, Victim::Anybody) || victim == Victim::Request(request);
         match self.0.next(&[Fault::Unreserved], meets) {
             Some(_) => Err(ExecError::Reserve {
-                bytes: shape.token_bytes(),
+                bytes: room.shape().token_bytes(),
                 source: io::Error::other(ON_PURPOSE),
             }),
-            None => KvCache::reserve(shape),
+            None => room.reserve(tokens),
         }
     }
 

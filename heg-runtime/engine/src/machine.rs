@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::pace::Pace;
 use heg_draft::Draft;
 use heg_exec::ExecError;
-use heg_exec::mem::{ActivationRows, KvCache, KvShape};
+use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
 use heg_exec::{Batch, Coming, Executor, GoesOn, WarmForms};
 use heg_sched::{Class, Lane, Launch, RequestId, Scheduler, WarmKernel, scheduler};
 use heg_spec::Policy;
@@ -167,9 +167,9 @@ pub(super) trait Machine: Send + Sync {
         PATIENCE
     }
 
-    /// Reserves address space for a request's cache.
-    fn reserve(&self, _: RequestId, shape: KvShape) -> Result<KvCache, ExecError> {
-        KvCache::reserve(shape)
+    /// Makes a request's cache, for so many tokens.
+    fn reserve(&self, _: RequestId, room: &KvRoom, tokens: usize) -> Result<KvCache, ExecError> {
+        room.reserve(tokens)
     }
 
     /// A draft to verify in place of the request's own, after its prompt and answer so far.

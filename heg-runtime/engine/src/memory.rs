@@ -14,12 +14,12 @@ use super::flash::{Flash, Outbox};
 use super::machine::Machine;
 use super::reclaim::Reclaim;
 use crate::error::EngineError;
-use heg_exec::mem::{KvCache, KvShape};
+use heg_exec::mem::{KvCache, KvRoom};
 use heg_sched::{Event, FlowId, RequestId, Transfer};
 
 /// Caches by owner.
 pub(super) struct Memory {
-    shape: KvShape,
+    room: KvRoom,
     requests: BTreeMap<RequestId, Reserved>,
     flows: BTreeMap<FlowId, Kept>,
     /// Caches of requests that have ended or started over, which a lane still holds.
@@ -66,14 +66,14 @@ pub(super) enum NoCache {
 impl Memory {
     /// Starts without caches; those of idle flows go to files in `flash`, if there is a folder.
     pub(super) fn new(
-        shape: KvShape,
+        room: KvRoom,
         flash: Option<PathBuf>,
         machine: Arc<dyn Machine>,
         reclaim: Reclaim,
         outbox: Outbox,
     ) -> Self {
         Self {
-            shape,
+            room,
             flash: Flash::new(flash, Arc::clone(&machine), outbox),
             machine,
             reclaim,
@@ -127,20 +127,24 @@ impl Memory {
             if kept_tokens > tokens as usize {
                 cache.discard(tokens as usize);
             }
-            RequestCache::Here(Arc::new(cache))
+            let larger = self.room.larger(&cache, reused as usize, tokens as usize)?;
+            Ok::<_, EngineError>(RequestCache::Here(Arc::new(larger.unwrap_or(cache))))
         };
         let mut rows = RowBuffer::Good;
         let cache = match self.flows.remove(&flow).map(Kept::into_parts) {
-            Some((Sole::Memory(cache), kept_tokens)) => here(cache, kept_tokens),
+            Some((Sole::Memory(cache), kept_tokens)) => here(cache, kept_tokens)?,
             Some((Sole::Parked(parked), kept_tokens)) => match parked.take() {
-                Some(cache) => here(cache, kept_tokens),
-                None => RequestCache::parked(parked, self.empty(request)?, reused as usize),
+                Some(cache) => here(cache, kept_tokens)?,
+                None => {
+                    let empty = self.empty(request, tokens)?;
+                    RequestCache::parked(parked, empty, reused as usize)
+                }
             },
             None => {
                 if reused > 0 {
                     rows = RowBuffer::Spoiled;
                 }
-                RequestCache::Here(Arc::new(self.empty(request)?))
+                RequestCache::Here(Arc::new(self.empty(request, tokens)?))
             }
         };
         let reserved = Reserved {
@@ -152,8 +156,9 @@ impl Memory {
         Ok(())
     }
 
-    fn empty(&self, request: RequestId) -> Result<KvCache, EngineError> {
-        Ok(self.machine.reserve(request, self.shape)?)
+    fn empty(&self, request: RequestId, tokens: u32) -> Result<KvCache, EngineError> {
+        let tokens = tokens as usize;
+        Ok(self.machine.reserve(request, &self.room, tokens)?)
     }
 
     /// Moves a flow's cache to flash. Returns the outcome if it is known at once; otherwise a message reports it.
@@ -226,7 +231,8 @@ impl Memory {
     /// each layer takes whole pages.
     pub(super) fn is_worth(&self, tokens: u32) -> bool {
         let tokens = tokens as usize;
-        self.shape.resident_bytes(tokens) <= 2 * tokens * self.shape.token_bytes()
+        let shape = self.room.shape();
+        shape.resident_bytes(tokens) <= 2 * tokens * shape.token_bytes()
     }
 
     /// Leaves a request's cache, with these tokens in it, to a flow of its scope. Returns false, and keeps nothing,
@@ -294,8 +300,9 @@ impl Memory {
         let quarantined = self.quarantine.iter().map(|(_, reserved)| reserved);
         let reserved = self.requests.values().chain(quarantined);
         let reserved = reserved.map(|reserved| reserved.tokens as usize);
+        let shape = self.room.shape();
         kept.chain(reserved)
-            .map(|tokens| self.shape.resident_bytes(tokens) as u64)
+            .map(|tokens| shape.resident_bytes(tokens) as u64)
             .sum()
     }
 

@@ -1,7 +1,8 @@
 //! Known-answer tests: check that a kernel, in the form that is about to run, computes what the bundle expects.
 //!
-//! Each form of every place runs on the inputs for which the bundle holds the outputs in f32. A form that fails is
-//! made again from sections that are hashed once more. If the new form passes, memory was damaged, and the new form
+//! Each form of every place runs on the inputs for which the bundle holds the outputs in f32. A form that fails runs
+//! again; if it passes then, the device computed wrongly once, and the form stays. If it fails again it is made anew from
+//! sections that are hashed once more. If the new form passes, memory was damaged, and the new form
 //! stays; if it fails too, its rung is quarantined, and the next one of the ladder takes over. A form whose device
 //! returns an error is passed over by this process and tested again by the next one: an error does not show that the
 //! form computes wrongly, so it is never remembered.
@@ -10,10 +11,9 @@
 //! first request would without it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use heg_artifacts::judge;
 use heg_artifacts::manifest::{KnownAnswers, Role};
-use heg_artifacts::{Bundle, judge};
 use heg_spec::bug;
 
 use super::form::Form;
@@ -45,7 +45,7 @@ pub(super) fn examine(
 ) -> Result<(), ExecError> {
     let loader = &*needs.loader;
     let mut settled = Vec::new();
-    let mut damaged = Vec::new();
+    let mut mended = Vec::new();
     let unknown = |forms: &[Form], verdicts: &Verdicts, settled: &[Rung]| {
         let known = |rung| verdicts.get(place, rung).is_some() || settled.contains(&rung);
         forms.iter().position(|form| !known(form.rung))
@@ -53,7 +53,7 @@ pub(super) fn examine(
     while let Some(at) = unknown(&prepared.forms, verdicts, &settled) {
         let form = prepared.forms.swap_remove(at);
         let rung = form.rung;
-        let verdict = match ask(loader.bundle(), place, form)? {
+        let verdict = match ask(loader, place, form)? {
             Asked::Nothing(form) => {
                 settled.push(rung);
                 prepared.forms.push(form);
@@ -68,11 +68,21 @@ pub(super) fn examine(
                 prepared.forms.push(form);
                 continue;
             }
-            Asked::Answered(_, verdict) => verdict,
+            Asked::Answered(form, verdict) => {
+                if let Asked::Answered(form, second) = ask(loader, place, form)?
+                    && second.is_right()
+                {
+                    mended.push((rung, passed(verdict)));
+                    settled.push(rung);
+                    prepared.forms.push(form);
+                    continue;
+                }
+                verdict
+            }
         };
         match again(loader, place, rung)? {
             Asked::Answered(form, second) if second.is_right() => {
-                damaged.push((rung, verdict));
+                mended.push((rung, damaged(verdict)));
                 settled.push(rung);
                 prepared.forms.push(form);
             }
@@ -87,10 +97,8 @@ pub(super) fn examine(
         }
     }
     prepared.settle(needs, place)?;
-    for (rung, verdict) in damaged {
-        prepared
-            .descents
-            .push(repair(loader, place, rung, verdict)?);
+    for (rung, reason) in mended {
+        prepared.descents.push(repair(loader, place, rung, reason)?);
     }
     Ok(())
 }
@@ -115,6 +123,24 @@ pub(super) fn wrong(verdict: Verdict) -> Reason {
     }
 }
 
+/// The reason for a form that failed its test, and passed it when it ran again.
+fn passed(
+    Verdict {
+        worst, tolerance, ..
+    }: Verdict,
+) -> Reason {
+    Reason::Passed { worst, tolerance }
+}
+
+/// The reason for a form that failed its test, and passed it when made again.
+fn damaged(
+    Verdict {
+        worst, tolerance, ..
+    }: Verdict,
+) -> Reason {
+    Reason::Damaged { worst, tolerance }
+}
+
 /// Makes a form, for calls of exactly `rows` rows if that is given, and runs its known-answer test.
 ///
 /// # Errors
@@ -137,7 +163,7 @@ pub(super) fn tested(
             message,
         }
     };
-    match ask(loader.bundle(), place, form)? {
+    match ask(loader, place, form)? {
         Asked::Answered(_, verdict) if !verdict.is_right() => {
             Err(refused(wrong(verdict).to_string()))
         }
@@ -149,17 +175,13 @@ pub(super) fn tested(
 /// Tests the form again, made from sections that are hashed once more.
 fn again(loader: &Loader, place: Place, rung: Rung) -> Result<Asked, ExecError> {
     match loader.form_from_copy(place, rung) {
-        Ok(form) => ask(loader.bundle(), place, form),
+        Ok(form) => ask(loader, place, form),
         Err(error) => Ok(Asked::Failed(error.refusal().ok_or(error)?)),
     }
 }
 
-fn repair(
-    loader: &Loader,
-    place: Place,
-    rung: Rung,
-    verdict: Verdict,
-) -> Result<Descent, ExecError> {
+/// The descent of a form that stays on its rung.
+fn repair(loader: &Loader, place: Place, rung: Rung, reason: Reason) -> Result<Descent, ExecError> {
     let kernel = place_kernel(loader.bundle().manifest(), place)?;
     let device = loader
         .ladder()
@@ -170,15 +192,13 @@ fn repair(
         kernel: kernel.name.clone(),
         from: step.clone(),
         to: Some(step),
-        reason: Reason::Damaged {
-            worst: verdict.worst,
-            tolerance: verdict.tolerance,
-        },
+        reason,
     })
 }
 
 /// Runs the known-answer test of one form.
-pub(super) fn ask(bundle: &Arc<Bundle>, place: Place, form: Form) -> Result<Asked, ExecError> {
+pub(super) fn ask(loader: &Loader, place: Place, form: Form) -> Result<Asked, ExecError> {
+    let bundle = loader.bundle();
     let manifest = bundle.manifest();
     let answer = place_use(manifest, place)?.answer;
     let (Some(asked), Some(answer)) = (manifest.known_answers, answer) else {
@@ -195,7 +215,7 @@ pub(super) fn ask(bundle: &Arc<Bundle>, place: Place, form: Form) -> Result<Aske
     let tolerance = variant.map_or(0.0, |variant| variant.tolerance);
     let answer = bundle.section(answer).map_err(ExecError::Section)?;
     let answered = || {
-        let mut lone = LoneKernel::over(bundle, place, form)?;
+        let mut lone = LoneKernel::over(loader, place, form)?;
         put(&mut lone, &asked, rows, context)?;
         lone.infer()?;
         let verdict = compare(answer, &lone, &asked, tolerance)?;

@@ -1,5 +1,7 @@
 //! Runs the known-answer test of every rung at every place, regardless of remembered verdicts.
 
+use std::time::{Duration, Instant};
+
 use heg_artifacts::manifest::KnownAnswers;
 
 use super::answers::{Asked, ask};
@@ -32,6 +34,8 @@ pub struct Examined {
     pub step: DescentStep,
     /// The result of its test.
     pub outcome: TestOutcome,
+    /// Time of making the form and testing it.
+    pub took: Duration,
 }
 
 /// The result of testing a kernel on a rung.
@@ -93,8 +97,9 @@ pub fn diagnose(loader: &Loader, mut each: impl FnMut(&Examined)) -> Result<Diag
             let Some(device) = loader.ladder().device(rung.role) else {
                 continue;
             };
+            let start = Instant::now();
             let outcome = match loader.form(place, rung) {
-                Ok(form) => match ask(loader.bundle(), place, form)? {
+                Ok(form) => match ask(loader, place, form)? {
                     Asked::Nothing(_) => TestOutcome::NotAsked,
                     Asked::Answered(_, verdict) => TestOutcome::Answered(verdict),
                     Asked::Failed(message) => TestOutcome::Refused(message),
@@ -110,6 +115,7 @@ pub fn diagnose(loader: &Loader, mut each: impl FnMut(&Examined)) -> Result<Diag
                 rung,
                 step: DescentStep::of(device, kernel, rung),
                 outcome,
+                took: start.elapsed(),
             };
             each(&examined);
             diagnosis.examined.push(examined);

@@ -166,6 +166,14 @@ pub enum ExecError {
         /// The cause.
         source: FileError,
     },
+    /// A device does not answer any more: nothing that was made on it can run again.
+    #[error("device `{device}` is lost: {why}")]
+    DeviceLost {
+        /// The back end's name of the device.
+        device: String,
+        /// The reason.
+        why: String,
+    },
     /// A launch was given up while it ran.
     #[error("the launch was given up")]
     Abandoned,
@@ -212,13 +220,18 @@ impl ExecError {
             Self::Refused { message, .. } => Some(message.clone()),
             Self::Program { source, .. } => Some(source.to_string()),
             Self::Gpu { source, .. } => Some(chain(source)),
+            Self::DeviceLost { .. } => Some(self.to_string()),
             _ => None,
         }
     }
 
     /// Whether the device is lost: nothing that was made on it can run again, and its lane ends.
     pub fn is_loss(&self) -> bool {
-        matches!(self, Self::Gpu { source, .. } if source.is_loss())
+        match self {
+            Self::Gpu { source, .. } => source.is_loss(),
+            Self::DeviceLost { .. } => true,
+            _ => false,
+        }
     }
 
     /// Exit status of a process that ends with this error.
@@ -232,6 +245,7 @@ impl ExecError {
             | Self::Refused { .. }
             | Self::Program { .. }
             | Self::Gpu { .. }
+            | Self::DeviceLost { .. }
             | Self::ChangedInMemory { .. }
             | Self::Cache { .. }
             | Self::Reserve { .. }

@@ -3,6 +3,7 @@
 //! An executor serves one lane and is synchronous: a launch returns when its kernel is done. The scheduler decides
 //! which launch comes next; `launch` runs it, `kernels` prepares the kernels, and `answers` checks their outputs.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -18,8 +19,12 @@ use crate::error::ExecError;
 use crate::kernels::{KernelNeeds, Kernels};
 use crate::ladder::{Calls, Descent};
 use crate::loader::Loader;
-use crate::mem::{ActivationRows, KvCache, KvShape, Scratch, Widths, tensor_element};
+use crate::mem::{
+    ActivationRows, KvCache, KvRoom, KvShape, MemoryHome, Scratch, Widths, tensor_element,
+};
 use crate::padding::{CONTEXT_STEP, ROW_STEP, padded, switched_rows};
+use crate::place::Place;
+use crate::prepared::Prepared;
 use crate::table::FormTable;
 use crate::unchanged::check_unchanged;
 use crate::verdicts::{Verdicts, file_name};
@@ -65,6 +70,14 @@ impl Sequence {
     pub fn truncate(&mut self, tokens: usize) {
         self.cache.truncate(tokens);
     }
+
+    /// Makes room for `tokens` tokens, and for as many again where the cache has to move.
+    fn make_room(&mut self, room: &KvRoom, tokens: usize) -> Result<(), ExecError> {
+        if let Some(larger) = room.larger(&self.cache, self.tokens(), tokens)? {
+            self.cache = larger;
+        }
+        Ok(())
+    }
 }
 
 /// Runs kernels of one bundle.
@@ -83,7 +96,9 @@ pub struct Executor {
     pub(crate) activations: Arc<ActivationRows>,
     pub(crate) scratch: Scratch,
     pub(crate) widths: Widths,
-    pub(crate) kv: KvShape,
+    /// Where rows are.
+    pub(crate) home: MemoryHome,
+    pub(crate) kv: KvRoom,
     /// Most rows of a call, including padding.
     pub(crate) rows: usize,
     /// Rows that a form may write beyond the rows of its chunk.
@@ -123,6 +138,7 @@ impl Executor {
         let manifest = bundle.manifest();
         let model = &manifest.model;
         let ladder = loader.ladder().only(duty.roles());
+        let ladder = ladder.without(|device| loader.why_lost(device));
         let most = ladder.largest_calls(manifest);
         let options = ExecutorOptions {
             chunk_tokens: options.chunk_tokens.clamp(1, most.tokens),
@@ -162,8 +178,10 @@ impl Executor {
         let embedding = EmbeddingTable::new(&bundle, table, manifest.embedding.scale);
         // The last sequence of a batch may be padded to a whole chunk.
         let all_rows = rows + padding_rows;
-        let activations = Arc::new(ActivationRows::new(all_rows, widths)?);
-        let scratch = Scratch::new(all_rows, padded(options.batch).max(padding.rows), widths)?;
+        let home = loader.home();
+        let head_rows = padded(options.batch).max(padding.rows);
+        let activations = Arc::new(ActivationRows::new(all_rows, widths, &home)?);
+        let scratch = Scratch::new(all_rows, head_rows, widths, &home)?;
         let verdicts = match loader.cache() {
             Some(cache) => Verdicts::recall(cache, &verdicts_name(&loader)),
             None => Verdicts::default(),
@@ -193,7 +211,8 @@ impl Executor {
             activations,
             scratch,
             widths,
-            kv,
+            kv: KvRoom::new(bundle.manifest(), kv, home.clone()),
+            home,
             rows,
             padding_rows,
             options,
@@ -217,7 +236,7 @@ impl Executor {
     /// Returns a new, empty sequence.
     pub fn sequence(&self) -> Result<Sequence, ExecError> {
         Ok(Sequence {
-            cache: KvCache::reserve(self.kv)?,
+            cache: self.kv.reserve(self.options.chunk_tokens)?,
         })
     }
 
@@ -232,12 +251,16 @@ impl Executor {
         if !self.forms.is_empty() {
             return Ok(());
         }
-        let mut ready = self.kernels.join()?;
         let before = self.verdicts.clone();
-        let loader = &self.needs.loader;
-        for (place, prepared) in &mut ready {
-            answers::examine(&self.needs, *place, prepared, &mut self.verdicts)?;
+        let mut ready = self.examined()?;
+        while let Some(needs) = self.needs.without_lost()? {
+            // What was made on a device before it was lost cannot run either.
+            drop(ready);
+            self.needs = Arc::new(needs);
+            self.kernels = Kernels::load(Arc::clone(&self.needs), self.options.loader_threads);
+            ready = self.examined()?;
         }
+        let loader = &self.needs.loader;
         if let Some(cache) = loader.cache()
             && before != self.verdicts
         {
@@ -266,6 +289,15 @@ impl Executor {
             session.begin(&tailor, &mut self.forms);
         }
         Ok(())
+    }
+
+    /// Waits for the kernels that are being prepared, and tests them.
+    fn examined(&mut self) -> Result<BTreeMap<Place, Prepared>, ExecError> {
+        let mut ready = self.kernels.join()?;
+        for (place, prepared) in &mut ready {
+            answers::examine(&self.needs, *place, prepared, &mut self.verdicts)?;
+        }
+        Ok(ready)
     }
 
     /// Runs new tokens of one sequence through the model. Returns one row of V logits for the last token if `logits`
@@ -298,6 +330,9 @@ impl Executor {
     ) -> Result<&mut [f32], ExecError> {
         let spans = self.spans(sequences, tokens)?;
         self.wait_ready()?;
+        for (sequence, span) in sequences.iter_mut().zip(&spans) {
+            sequence.make_room(&self.kv, span.position + span.tokens)?;
+        }
         let rows = Arc::clone(&self.activations);
         for (span, tokens) in spans.iter().zip(tokens) {
             self.embed(tokens, &rows, span.row)?;
@@ -336,9 +371,19 @@ impl Executor {
         self.padding_rows
     }
 
-    /// Shape of KV caches.
+    /// Shape of KV caches for the longest context.
     pub fn kv_shape(&self) -> KvShape {
-        self.kv
+        self.kv.shape()
+    }
+
+    /// The room of KV caches.
+    pub fn kv_room(&self) -> KvRoom {
+        self.kv.clone()
+    }
+
+    /// Where rows of activations are.
+    pub fn home(&self) -> MemoryHome {
+        self.home.clone()
     }
 
     /// Cancels kernels from now on when `cancel` is set. A machine that has only its CPU ignores the flag: its kernels
@@ -385,11 +430,9 @@ impl Executor {
             }
             let position = sequence.tokens();
             let asked = position + tokens.len();
-            if asked > self.kv.context_tokens {
-                return Err(ExecError::Context {
-                    asked,
-                    context: self.kv.context_tokens,
-                });
+            let context = self.kv_shape().context_tokens;
+            if asked > context {
+                return Err(ExecError::Context { asked, context });
             }
             spans.push(Span {
                 row,

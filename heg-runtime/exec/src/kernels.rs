@@ -12,7 +12,7 @@ use super::form::Form;
 use super::loader::Loader;
 use super::place::{Place, all_places, place_kernel, unknown};
 use crate::error::ExecError;
-use crate::ladder::{Calls, Descent, Ladder, Reason, Refused, Rung};
+use crate::ladder::{Calls, Descent, DeviceFacts, Ladder, Reason, Refused, Rung};
 use crate::prepared::Prepared;
 
 /// All places of a model, being prepared.
@@ -33,6 +33,37 @@ pub(super) struct KernelNeeds {
     pub(super) calls: Calls,
     /// Rungs that failed at an earlier start.
     pub(super) quarantined: BTreeMap<Place, Refused>,
+}
+
+impl KernelNeeds {
+    /// The requirements without the devices that were lost since; `None` if none was.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::DeviceLost`] if no device is left.
+    pub(super) fn without_lost(&self) -> Result<Option<Self>, ExecError> {
+        let lost = |device: &DeviceFacts| {
+            let is_new = device.missing.is_none();
+            self.loader.why_lost(device).filter(|_| is_new)
+        };
+        let mut devices = self.ladder.devices().iter();
+        let Some((device, why)) = devices.find_map(|device| Some((device, lost(device)?))) else {
+            return Ok(None);
+        };
+        if !self.loader.has_left(self.duty) {
+            return Err(ExecError::DeviceLost {
+                device: device.name.clone(),
+                why,
+            });
+        }
+        Ok(Some(Self {
+            loader: Arc::clone(&self.loader),
+            duty: self.duty,
+            ladder: self.ladder.clone().without(lost),
+            calls: self.calls,
+            quarantined: self.quarantined.clone(),
+        }))
+    }
 }
 
 impl Prepared {

@@ -20,6 +20,7 @@ mod ladder;
 mod loader;
 mod lone;
 pub mod mem;
+mod npu;
 mod orders;
 mod padding;
 mod parts;
@@ -49,6 +50,7 @@ pub use loader::Loader;
 #[cfg(test)]
 pub(crate) use loader::core_or_skip;
 pub use lone::LoneKernel;
+pub use npu::{BlobFit, NpuReport};
 pub use padding::{padded, rows_step};
 pub use place::Place;
 pub use warm::{WarmForms, Warmer};

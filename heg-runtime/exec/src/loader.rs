@@ -15,9 +15,11 @@ use heg_spec::policy::Pairing;
 use heg_spec::{DeviceClass, Group, Soc};
 
 use crate::backend::{self, Backend, Origin, PairLanes, PairedRoles};
+use crate::duty::Duty;
 use crate::error::ExecError;
 use crate::form::{BackendIndex, Form};
 use crate::ladder::{DeviceFacts, Ladder, Rung};
+use crate::mem::MemoryHome;
 use crate::parts::Parts;
 use crate::place::{Place, place_kernel, place_use, unknown, use_sections};
 use crate::soc::device_of;
@@ -125,19 +127,35 @@ impl Loader {
     }
 
     /// Returns the runner of kernels in each role, a line each: `CPU programs (avx2, I8, 4 threads)`, or a device of
-    /// OpenVINO.
+    /// OpenVINO, or why nothing runs there.
     pub fn what_runs(&self) -> Vec<String> {
         let devices = self.devices().iter();
         let line = |device: &DeviceFacts| {
-            let mut backends = self.backends.iter();
-            let runs = backends.find_map(|backend| backend.describe(device));
-            let runs = runs.unwrap_or_default();
+            let runs = match &device.missing {
+                Some(why) => format!("nothing: {why}"),
+                None => self.describe(device),
+            };
             match device.role {
                 DeviceClass::Cpu => runs,
                 role => format!("{}: {runs}", role.name()),
             }
         };
         devices.map(line).collect()
+    }
+
+    /// The runner of kernels on a device: the first back end that runs one of its rungs.
+    fn describe(&self, device: &DeviceFacts) -> String {
+        let kernels = self.bundle.manifest().kernels.iter();
+        let rungs: Vec<Rung> = kernels
+            .flat_map(|kernel| self.ladder.all(kernel))
+            .filter(|rung| rung.role == device.role)
+            .collect();
+        let mut backends = self.backends.iter();
+        let described = backends.find_map(|backend| {
+            let runs = rungs.iter().any(|rung| backend.runs(*rung));
+            backend.describe(device).filter(|_| runs)
+        });
+        described.unwrap_or_else(|| "nothing: the bundle has no kernels for it".to_owned())
     }
 
     /// Whether a device with this role can be used.
@@ -172,6 +190,34 @@ impl Loader {
     /// The version of OpenVINO; `None` if it was not needed when the bundle was opened.
     pub fn plugin_version(&self) -> Option<&str> {
         self.backends.iter().find_map(|backend| backend.version())
+    }
+
+    /// Devices that were there when the bundle was opened, and are lost, with the reasons.
+    pub fn lost_devices(&self) -> impl Iterator<Item = (&DeviceFacts, String)> {
+        let devices = self.devices().iter();
+        devices.filter_map(|device| Some((device, self.why_lost(device)?)))
+    }
+
+    /// Why a device is lost; `None` if it is not.
+    pub(super) fn why_lost(&self, device: &DeviceFacts) -> Option<String> {
+        let mut backends = self.backends.iter();
+        backends.find_map(|backend| backend.why_lost(device))
+    }
+
+    /// Whether a device is left for the calls of a duty.
+    pub fn has_left(&self, duty: Duty) -> bool {
+        let mut left = self.devices().iter().filter(|device| {
+            let is_there = device.missing.is_none() && self.why_lost(device).is_none();
+            is_there && duty.roles().contains(&device.role)
+        });
+        left.next().is_some()
+    }
+
+    /// Where rows and KV caches are, so that devices work on them without copies.
+    pub fn home(&self) -> MemoryHome {
+        let homes = self.backends.iter().map(|backend| backend.home());
+        let mut known = homes.filter(|home| !home.is_host());
+        known.next().unwrap_or_default()
     }
 
     /// The back ends, in the order of `BackendIndex`.

@@ -16,7 +16,7 @@ use super::place::{Place, place_kernel, place_use, unknown};
 use crate::backend::{AloneCall, BoundPort, Runner};
 use crate::error::ExecError;
 use crate::ladder::Rung;
-use crate::mem::{RowBuffer, tensor_element};
+use crate::mem::{MemoryHome, RowBuffer, tensor_element};
 
 /// One kernel, ready to run on values that the caller sets.
 ///
@@ -25,6 +25,8 @@ use crate::mem::{RowBuffer, tensor_element};
 /// with [`get`](Self::get). Inputs that were not set are zeros.
 pub struct LoneKernel {
     bundle: Arc<Bundle>,
+    /// Where its buffers are.
+    home: MemoryHome,
     place: Place,
     form: Form,
     inputs: Vec<BoundPort>,
@@ -42,7 +44,7 @@ impl LoneKernel {
     ///
     /// Errors of loading a kernel, e.g. [`ExecError::OpenVino`] if the device refuses it.
     pub fn prepare(loader: &Loader, place: Place, rung: Rung) -> Result<Self, ExecError> {
-        Self::over(loader.bundle(), place, loader.form(place, rung)?)
+        Self::over(loader, place, loader.form(place, rung)?)
     }
 
     /// Makes a kernel like [`prepare`](Self::prepare), for static attention narrowed to `context` rows of the KV
@@ -57,17 +59,14 @@ impl LoneKernel {
         rung: Rung,
         context: u32,
     ) -> Result<Self, ExecError> {
-        Self::over(
-            loader.bundle(),
-            place,
-            loader.form_over(place, rung, context)?,
-        )
+        Self::over(loader, place, loader.form_over(place, rung, context)?)
     }
 
     /// Makes a kernel from a form that is ready.
-    pub(super) fn over(bundle: &Arc<Bundle>, place: Place, form: Form) -> Result<Self, ExecError> {
+    pub(super) fn over(loader: &Loader, place: Place, form: Form) -> Result<Self, ExecError> {
         let mut lone = Self {
-            bundle: Arc::clone(bundle),
+            bundle: Arc::clone(loader.bundle()),
+            home: loader.home(),
             place,
             form,
             inputs: Vec::new(),
@@ -139,7 +138,12 @@ impl LoneKernel {
                     Ok(BoundPort {
                         port: port.clone(),
                         element,
-                        rows: RowBuffer::new(rows, port.width as usize, tensor_element(element))?,
+                        rows: RowBuffer::new(
+                            rows,
+                            port.width as usize,
+                            tensor_element(element),
+                            &self.home,
+                        )?,
                     })
                 })
                 .collect()

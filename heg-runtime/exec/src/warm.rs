@@ -62,7 +62,7 @@ impl Warmer {
             .filter(|_| context as usize <= self.cache_rows)
             .ok_or_else(|| refused(format!("no bucket holds {}", shape_of(warm))))?;
         let form = loader.form_over(place, rung, context)?;
-        match ask(loader.bundle(), place, form)? {
+        match ask(loader, place, form)? {
             Asked::Answered(_, verdict) if !verdict.is_right() => {
                 Err(refused(wrong(verdict).to_string()))
             }
@@ -95,7 +95,7 @@ impl Executor {
     pub fn warmer(&self) -> Warmer {
         Warmer {
             needs: Arc::clone(&self.needs),
-            cache_rows: self.kv.context_tokens + self.kv.padding_rows,
+            cache_rows: self.kv_shape().context_tokens + self.kv_shape().padding_rows,
         }
     }
 

@@ -8,8 +8,9 @@ use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use heg_files::FileError;
 use openvino_sys::{
     ov_available_devices_free, ov_available_devices_t, ov_compiled_model_free,
     ov_core_compile_model_props, ov_core_create, ov_core_free, ov_core_get_available_devices,
@@ -19,6 +20,7 @@ use openvino_sys::{
 };
 
 use crate::error::OpenvinoError;
+use crate::level_zero::NpuFiles;
 use crate::locate::{OPENVINO_VERSION, find_libraries, library_file};
 use crate::model::{CompiledModel, Model};
 use crate::properties::Properties;
@@ -34,6 +36,17 @@ pub struct Core {
 struct Inner {
     handle: Handle<ov_core_t>,
     version: String,
+    /// Folder of the libraries.
+    folder: PathBuf,
+    /// What the machine has for an NPU; looked for once.
+    npu: OnceLock<NpuAccess>,
+}
+
+/// The way to an NPU.
+struct NpuAccess {
+    files: NpuFiles,
+    /// The library that others could change, if there is one, and the problem with it.
+    exposed: Option<(PathBuf, Arc<FileError>)>,
 }
 
 impl Core {
@@ -60,8 +73,41 @@ impl Core {
         let handle =
             unsafe { Handle::create("ov_core_create", ov_core_free, |core| ov_core_create(core)) }?;
         Ok(Self {
-            inner: Arc::new(Inner { handle, version }),
+            inner: Arc::new(Inner {
+                handle,
+                version,
+                folder: folder.to_owned(),
+                npu: OnceLock::new(),
+            }),
         })
+    }
+
+    /// Returns what the machine has for an NPU, as far as files say.
+    pub fn npu_files(&self) -> &NpuFiles {
+        &self.npu().files
+    }
+
+    fn npu(&self) -> &NpuAccess {
+        self.inner.npu.get_or_init(|| {
+            let folder = &self.inner.folder;
+            let files = NpuFiles::find(folder);
+            let exposed = files.check(folder).err();
+            let exposed = exposed.map(|(library, error)| (library, Arc::new(error)));
+            NpuAccess { files, exposed }
+        })
+    }
+
+    /// Checks the libraries that a plugin opens, before anything makes it do so.
+    pub(crate) fn admit(&self, device: &str) -> Result<(), OpenvinoError> {
+        // Virtual devices such as `AUTO` may choose an NPU.
+        let is_safe = ["CPU", "GPU"].iter().any(|safe| device.starts_with(safe));
+        match &self.npu().exposed {
+            Some((library, source)) if !is_safe => Err(OpenvinoError::NpuLibraryExposed {
+                library: library.clone(),
+                source: Arc::clone(source),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the version of the library, with its build number.
@@ -73,8 +119,9 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`OpenvinoError::Call`] if a plugin cannot be asked.
+    /// [`OpenvinoError::Call`] if a plugin cannot be asked, [`OpenvinoError::NpuLibraryExposed`] if one may not be.
     pub fn available_devices(&self) -> Result<Vec<String>, OpenvinoError> {
+        self.admit("")?;
         let mut list = ov_available_devices_t {
             devices: ptr::null_mut(),
             size: 0,
@@ -100,6 +147,7 @@ impl Core {
     ///
     /// [`OpenvinoError::Call`] when there is no such device or property.
     pub fn device_property(&self, device: &str, name: &str) -> Result<String, OpenvinoError> {
+        self.admit(device)?;
         let device = c_string("device", device)?;
         let name = c_string("property name", name)?;
         let mut value = ptr::null_mut();
@@ -120,6 +168,7 @@ impl Core {
     /// [`OpenvinoError::Call`] if the device refuses, [`OpenvinoError::PointerProperty`] if the value cannot be
     /// text.
     pub fn set_property(&self, device: &str, name: &str, value: &str) -> Result<(), OpenvinoError> {
+        self.admit(device)?;
         let device = c_string("device", device)?;
         let properties = Properties::new(&[(name, value)])?;
         // SAFETY: the core, the device name and the properties live through the call, which copies
@@ -181,6 +230,7 @@ impl Core {
         device: &str,
         properties: &[(&str, &str)],
     ) -> Result<CompiledModel, OpenvinoError> {
+        self.admit(device)?;
         let device = c_string("device", device)?;
         let properties = Properties::new(properties)?;
         // SAFETY: core, model, device name and properties live through the call; the count is the
@@ -218,6 +268,7 @@ impl Core {
     /// is not one of bytes.
     pub fn import(&self, blob: &Tensor, device: &str) -> Result<CompiledModel, OpenvinoError> {
         require_bytes("blob", blob)?;
+        self.admit(device)?;
         let device = c_string("device", device)?;
         // SAFETY: the view was checked to lie in memory that is mapped while the tensor lives, and
         // `CompiledModel` holds that memory too, for a device that keeps pointing into it. Core and
@@ -233,6 +284,11 @@ impl Core {
 
     fn raw(&self) -> *const ov_core_t {
         self.inner.handle.as_ptr()
+    }
+
+    /// Returns the object for calls of other modules, valid as long as this lives.
+    pub(crate) fn as_raw(&self) -> *const ov_core_t {
+        self.raw()
     }
 }
 

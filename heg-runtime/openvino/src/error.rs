@@ -5,6 +5,7 @@
 //! since it knows where the model and the memory came from.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::locate::OPENVINO_VERSION;
 use crate::tensor::TensorType;
@@ -45,6 +46,15 @@ pub enum OpenvinoError {
         folder: PathBuf,
         /// The problem with the folder.
         source: heg_files::FileError,
+    },
+
+    /// A library that the NPU's plugin would open can be changed by users who could not change this program.
+    #[error("the NPU is not used, since others could change its library `{}`", library.display())]
+    NpuLibraryExposed {
+        /// The library.
+        library: PathBuf,
+        /// The problem with it.
+        source: Arc<heg_files::FileError>,
     },
 
     /// The library exists, but cannot be loaded.

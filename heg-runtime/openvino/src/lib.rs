@@ -27,7 +27,13 @@
 mod completion;
 #[allow(unsafe_code, reason = "calls the OpenVINO C API")]
 mod core;
+#[allow(
+    unsafe_code,
+    reason = "calls the OpenVINO C API, and memory of devices"
+)]
+mod device_memory;
 mod error;
+mod level_zero;
 mod locate;
 #[allow(unsafe_code, reason = "raw memory shared with OpenVINO")]
 mod memory;
@@ -51,7 +57,9 @@ mod sys;
 mod tensor;
 
 pub use crate::core::Core;
+pub use crate::device_memory::{DeviceMemory, Loan};
 pub use crate::error::OpenvinoError;
+pub use crate::level_zero::NpuFiles;
 pub use crate::locate::{OPENVINO_VERSION, find_libraries};
 pub use crate::memory::{Access, HostBuffer, Memory};
 pub use crate::model::{CompiledModel, Model};

@@ -1,8 +1,13 @@
 //! Memory that the caller owns and OpenVINO reads and writes.
 //!
 //! [`Memory`] is the contract; [`HostBuffer`] the plain implementation, for activations and tests. File mappings and
-//! reserved KV ranges implement it elsewhere. `tensor.rs` has the views of tensors into a range. All memory is
-//! aligned to pages, since the NPU plugin copies unaligned memory (DESIGN §4.8).
+//! reserved KV ranges implement it elsewhere. `tensor.rs` has the views of tensors into a range.
+//!
+//! **Copies.** The plugins of CPU and iGPU read and write host memory where it is. The NPU's does so with bytes inside
+//! memory that its device knows: lent by [`DeviceMemory::lend`], or allocated by the device. Of the rest it imports, and
+//! lets go again at each inference, what is writable and has address and size of whole pages, on platforms from 4000 on;
+//! everything else it copies, at each inference. (Seen with OpenVINO 2026.4.1; the driver's part is linux-npu-driver
+//! 1.32.1's.) So whatever an NPU works on is lent once: in whole pages, since only these can be.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -10,6 +15,7 @@ use std::sync::{PoisonError, RwLock};
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::device_memory::{DeviceMemory, DevicePages, RangeLoan};
 use crate::error::OpenvinoError;
 
 /// Whether OpenVINO may write to a range.
@@ -49,18 +55,41 @@ pub unsafe trait Memory: Send + Sync + 'static {
 
 /// Zeroed, writable memory in whole pages of its own, which the system provides as they are first written and takes
 /// back at the end. An allocator would keep them, and write the zeros itself when it reuses them: some 30 ms for the
-/// activations of 2000 tokens.
+/// activations of 2000 tokens. The pages may be known to a device, which then works on them without a copy.
 ///
 /// Its accessors copy. They may be called while a request runs on the same buffer; bytes that the request writes
 /// meanwhile are then unspecified.
 ///
 /// **Invariants**
-/// - `map` is at least `bytes` long.
+/// - `pages` are at least `bytes` long.
+/// - The device forgets the pages before they are unmapped: `loan` is dropped first.
 /// - Copies by this process hold the lock `copies`: shared to read, exclusive to write.
 pub struct HostBuffer {
-    map: MmapRaw,
+    _loan: Option<RangeLoan>,
+    pages: Pages,
     bytes: usize,
     copies: RwLock<()>,
+}
+
+/// Zeroed, writable memory at an address that never changes.
+enum Pages {
+    Mapped(MmapRaw),
+    Device(DevicePages),
+}
+
+impl Pages {
+    fn map(bytes: usize) -> Result<Self, OpenvinoError> {
+        let map = MmapOptions::new().len(bytes.max(1)).map_anon();
+        let map = map.map_err(|_| OpenvinoError::Allocation { bytes })?;
+        Ok(Self::Mapped(MmapRaw::from(map)))
+    }
+
+    fn as_ptr(&self) -> *mut u8 {
+        match self {
+            Self::Mapped(map) => map.as_mut_ptr(),
+            Self::Device(pages) => pages.as_ptr(),
+        }
+    }
 }
 
 impl HostBuffer {
@@ -70,10 +99,42 @@ impl HostBuffer {
     ///
     /// [`OpenvinoError::Allocation`] if there is no memory.
     pub fn new(bytes: usize) -> Result<Self, OpenvinoError> {
-        let map = MmapOptions::new().len(bytes.max(1)).map_anon();
-        let map = map.map_err(|_| OpenvinoError::Allocation { bytes })?;
         Ok(Self {
-            map: MmapRaw::from(map),
+            _loan: None,
+            pages: Pages::map(bytes)?,
+            bytes,
+            copies: RwLock::new(()),
+        })
+    }
+
+    /// Allocates `bytes` zeroed bytes and lends them to a device for as long as they live.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenvinoError::Allocation`] if there is no memory, [`OpenvinoError::Call`] if the device does not take them.
+    pub fn lent(bytes: usize, device: &DeviceMemory) -> Result<Self, OpenvinoError> {
+        let whole = bytes.max(1).next_multiple_of(PAGE_BYTES);
+        let pages = Pages::map(whole)?;
+        // SAFETY: the mapping is `whole` bytes long, writable, and stays mapped until `pages` is dropped, which is after
+        // the loan: by the order of the fields, and here by that of the variables, should anything below fail.
+        let loan = unsafe { device.lend_range(pages.as_ptr(), whole, Access::ReadWrite) }?;
+        Ok(Self {
+            _loan: Some(loan),
+            pages,
+            bytes,
+            copies: RwLock::new(()),
+        })
+    }
+
+    /// Allocates `bytes` zeroed bytes of a device's own memory.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenvinoError::Call`] if the device has none left.
+    pub fn of_device(bytes: usize, device: &DeviceMemory) -> Result<Self, OpenvinoError> {
+        Ok(Self {
+            _loan: None,
+            pages: Pages::Device(device.allocate(bytes)?),
             bytes,
             copies: RwLock::new(()),
         })
@@ -155,7 +216,7 @@ impl HostBuffer {
 
     fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, OpenvinoError> {
         match offset.checked_add(bytes) {
-            Some(end) if end <= self.bytes => Ok(self.map.as_mut_ptr().wrapping_add(offset)),
+            Some(end) if end <= self.bytes => Ok(self.pages.as_ptr().wrapping_add(offset)),
             _ => Err(self.out_of_bounds(offset, bytes)),
         }
     }
@@ -169,11 +230,11 @@ impl HostBuffer {
     }
 }
 
-// SAFETY: address and length of an anonymous mapping never change until it is dropped, its address is not null, it is
-// readable and writable, and no method hands out a reference into it.
+// SAFETY: address and length of an anonymous mapping, or of a device's host tensor, never change until it is dropped, the
+// address is not null, the memory is readable and writable, and no method hands out a reference into it.
 unsafe impl Memory for HostBuffer {
     fn as_ptr(&self) -> *const u8 {
-        self.map.as_ptr()
+        self.pages.as_ptr()
     }
 
     fn len(&self) -> usize {
@@ -265,12 +326,12 @@ pub(crate) fn f32_bytes_mut(values: &mut [f32]) -> &mut [u8] {
 
 const WORD_BYTES: usize = 8;
 
+/// Alignment and granularity of memory that the NPU's driver imports, in bytes.
+const PAGE_BYTES: usize = 4096;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Alignment and granularity of memory that the NPU plugin imports without a copy (OpenVINO PR 32187), in bytes.
-    const PAGE_BYTES: usize = 4096;
 
     #[test]
     fn a_new_buffer_is_zeroed_and_page_aligned() {

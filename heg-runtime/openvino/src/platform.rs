@@ -1,4 +1,5 @@
-//! The differences between operating systems: the names of OpenVINO's libraries, and paths for its C interface.
+//! The differences between operating systems: the names of OpenVINO's libraries and an NPU's, and paths for the C
+//! interface.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -12,6 +13,32 @@ pub(crate) const LIBRARY_FILES: &[&str] = if cfg!(target_os = "windows") {
     &["libopenvino_c.2641.dylib", "libopenvino_c.dylib"]
 } else {
     &["libopenvino_c.so.2641", "libopenvino_c.so"]
+};
+
+/// Names of Level Zero's loader, which the NPU's plugin opens.
+pub(crate) const NPU_LOADER: &[&str] = if cfg!(target_os = "windows") {
+    &["ze_loader.dll"]
+} else {
+    &["libze_loader.so.1"]
+};
+
+/// Names of the NPU's driver, the newer one first, which the loader opens. On Windows it finds that in its registry.
+pub(crate) const NPU_DRIVER: &[&str] = if cfg!(target_os = "windows") {
+    &[]
+} else {
+    &["libze_intel_npu.so.1", "libze_intel_vpu.so.1"]
+};
+
+/// Folders of the system's libraries.
+pub(crate) const SYSTEM_FOLDERS: &[&str] = if cfg!(target_os = "windows") {
+    &["C:\\Windows\\System32"]
+} else {
+    &[
+        "/usr/local/lib",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+    ]
 };
 
 /// Converts a path to the form that the C interface takes: the system's own bytes.

@@ -7,6 +7,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,14 +36,21 @@ use crate::tensor::Tensor;
 ///   does not say how far a refused call got).
 /// - `running` is true from a successful `start` to the `wait` that sees its end; OpenVINO touches tensors and
 ///   callback only meanwhile, or within `infer`.
+/// - `parts` are dropped once, by `drop`; never, if a run may still be going on.
 pub struct InferRequest {
-    // Dropped in this order: OpenVINO's object, its callback, its tensors, its model.
+    parts: ManuallyDrop<Parts>,
+    running: bool,
+    /// Whether the run did not end in the time that it was given.
+    silent: bool,
+}
+
+/// Dropped in this order: OpenVINO's object, its callback, its tensors, its model.
+struct Parts {
     handle: Handle<ov_infer_request_t>,
     completion: Completion,
     inputs: Vec<Slot<Arc<Tensor>>>,
     outputs: Vec<Slot<Tensor>>,
     model: CompiledModel,
-    running: bool,
 }
 
 /// Whether a started inference has ended.
@@ -66,15 +74,19 @@ impl InferRequest {
         model: CompiledModel,
     ) -> Result<Self, OpenvinoError> {
         let completion = Completion::new();
-        let request = Self {
+        let parts = Parts {
             handle,
             completion,
             inputs: model.inputs().iter().map(|_| Slot::new()).collect(),
             outputs: model.outputs().iter().map(|_| Slot::new()).collect(),
             model,
-            running: false,
         };
-        let callback = request.completion.as_raw();
+        let request = Self {
+            parts: ManuallyDrop::new(parts),
+            running: false,
+            silent: false,
+        };
+        let callback = request.parts.completion.as_raw();
         // SAFETY: the request lives. OpenVINO keeps the pointer, which stays valid until
         // `completion` is dropped, after `handle` (field order), which no run outlives (see
         // `drop`).
@@ -99,9 +111,9 @@ impl InferRequest {
     ) -> Result<(), OpenvinoError> {
         self.require_idle("bind an input")?;
         let tensor = tensor.into();
-        let port = find_port("input", index, self.model.inputs())?;
+        let port = find_port("input", index, self.parts.model.inputs())?;
         port.check(tensor.element_type(), tensor.shape())?;
-        if self.inputs[index].is_view_of(&tensor) {
+        if self.parts.inputs[index].is_view_of(&tensor) {
             return Ok(());
         }
         let request = self.raw();
@@ -110,7 +122,7 @@ impl InferRequest {
         let status =
             unsafe { ov_infer_request_set_input_tensor_by_index(request, index, tensor.as_raw()) };
         let outcome = check("ov_infer_request_set_input_tensor_by_index", status);
-        self.inputs[index].put(tensor, outcome)
+        self.parts.inputs[index].put(tensor, outcome)
     }
 
     /// Binds a tensor to an output, instead of the one bound before: results are written there.
@@ -123,14 +135,14 @@ impl InferRequest {
     /// [`OpenvinoError::ReadOnly`] if its memory must not be written; else as [`bind_input`](Self::bind_input).
     pub fn bind_output(&mut self, index: usize, tensor: Tensor) -> Result<(), OpenvinoError> {
         self.require_idle("bind an output")?;
-        let port = find_port("output", index, self.model.outputs())?;
+        let port = find_port("output", index, self.parts.model.outputs())?;
         port.check(tensor.element_type(), tensor.shape())?;
         if tensor.access() == Access::ReadOnly {
             return Err(OpenvinoError::ReadOnly {
                 port: port.name.clone(),
             });
         }
-        if self.outputs[index].is_view_of(&tensor) {
+        if self.parts.outputs[index].is_view_of(&tensor) {
             return Ok(());
         }
         let request = self.raw();
@@ -140,7 +152,7 @@ impl InferRequest {
         let status =
             unsafe { ov_infer_request_set_output_tensor_by_index(request, index, tensor.as_raw()) };
         let outcome = check("ov_infer_request_set_output_tensor_by_index", status);
-        self.outputs[index].put(tensor, outcome)
+        self.parts.outputs[index].put(tensor, outcome)
     }
 
     /// Runs to the end on the calling thread. The completion callback is not called.
@@ -165,7 +177,7 @@ impl InferRequest {
     /// [`OpenvinoError::Call`] if it cannot start, [`OpenvinoError::Busy`] while running.
     pub fn start(&mut self) -> Result<(), OpenvinoError> {
         self.require_idle("start")?;
-        self.completion.arm();
+        self.parts.completion.arm();
         // SAFETY: the request lives, no other run is going on, and every tensor it points at is
         // held by `inputs` and `outputs`, which do not change until the run has ended.
         let status = unsafe { ov_infer_request_start_async(self.raw()) };
@@ -187,14 +199,14 @@ impl InferRequest {
         if !self.running {
             return Err(OpenvinoError::NotStarted);
         }
-        if timeout.is_some_and(|timeout| !self.completion.wait(timeout)) {
+        if timeout.is_some_and(|timeout| !self.parts.completion.wait(timeout)) {
             return Ok(Progress::Pending);
         }
         // SAFETY: the request lives.
         let status = unsafe { ov_infer_request_wait(self.raw()) };
         self.running = false;
         check("ov_infer_request_wait", status)?;
-        match self.completion.take_panic() {
+        match self.parts.completion.take_panic() {
             None => Ok(Progress::Finished),
             Some(message) => Err(OpenvinoError::CallbackPanicked { message }),
         }
@@ -216,6 +228,23 @@ impl InferRequest {
         })
     }
 
+    /// Cancels a run, and waits for its end until `patience` is over. Returns whether nothing of it is going on any more.
+    /// If something is, the request can only be dropped: it then leaves all that OpenVINO may touch behind.
+    pub fn end_within(&mut self, patience: Duration) -> bool {
+        if !self.running {
+            return true;
+        }
+        // A device that cannot cancel may still end in time.
+        let _ = self.cancel();
+        if !self.parts.completion.wait(patience) {
+            self.silent = true;
+            return false;
+        }
+        // How it ended does not matter any more.
+        let _ = self.wait(None);
+        true
+    }
+
     /// Sets `callback` to be called at the end of every started run, even a failed or cancelled one. Replaces
     /// the callback before.
     ///
@@ -231,7 +260,7 @@ impl InferRequest {
         callback: impl FnMut() + Send + 'static,
     ) -> Result<(), OpenvinoError> {
         self.require_idle("replace the callback")?;
-        self.completion.set_callback(Box::new(callback));
+        self.parts.completion.set_callback(Box::new(callback));
         Ok(())
     }
 
@@ -242,7 +271,7 @@ impl InferRequest {
     /// [`OpenvinoError::PortMissing`], [`OpenvinoError::Busy`] while running, or [`OpenvinoError::Call`].
     pub fn output(&self, index: usize) -> Result<Output<'_>, OpenvinoError> {
         self.require_idle("read an output")?;
-        let port = find_port("output", index, self.model.outputs())?;
+        let port = find_port("output", index, self.parts.model.outputs())?;
         let function = "ov_infer_request_get_output_tensor_by_index";
         // SAFETY: the request lives. The new object is the handle's alone, to be freed as named.
         let handle = unsafe {
@@ -255,7 +284,7 @@ impl InferRequest {
 
     /// Returns the model that this request runs.
     pub fn model(&self) -> &CompiledModel {
-        &self.model
+        &self.parts.model
     }
 
     fn require_idle(&self, what: &'static str) -> Result<(), OpenvinoError> {
@@ -267,24 +296,27 @@ impl InferRequest {
     }
 
     fn raw(&self) -> *mut ov_infer_request_t {
-        self.handle.as_ptr()
+        self.parts.handle.as_ptr()
     }
 }
 
 impl Drop for InferRequest {
-    /// Cancels a run under way and waits for its end.
+    /// Cancels a run under way and waits for its end. A run that does not end is left behind, with its tensors.
     fn drop(&mut self) {
-        if self.running {
-            // SAFETY: the request lives; a run may be cancelled and waited for at any time. After the wait
-            // OpenVINO neither calls back nor touches a tensor: it signals the end last, after the callback has
-            // returned. The outcome of the run does not matter any more.
-            unsafe {
-                ov_infer_request_cancel(self.raw());
-                ov_infer_request_wait(self.raw());
-            }
+        let patience = match self.silent {
+            true => Duration::ZERO,
+            false => FAREWELL,
+        };
+        if self.end_within(patience) {
+            // SAFETY: dropped once, since `drop` runs once and nothing else drops them. No run is going on: OpenVINO
+            // signals the end last, after the callback has returned, and then touches neither callback nor tensors.
+            unsafe { ManuallyDrop::drop(&mut self.parts) }
         }
     }
 }
+
+/// Time that a run has to end when its request is dropped. Chosen: drivers end jobs that hang in seconds.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 // SAFETY: OpenVINO's object has no ties to a thread, and is used by one thread at a time, since
 // nothing here is `Sync`. Tensors, callback and model are `Send` by themselves.

@@ -4,7 +4,7 @@ use heg_openvino::TensorType;
 use proptest::prelude::*;
 
 use super::*;
-use heg_exec::mem::{ActivationRows, KvShape, Widths};
+use heg_exec::mem::{ActivationRows, KvShape, MemoryHome, Widths};
 
 /// Makes a prompt whose rows from `first` on are new.
 fn kept(request: u64, flow: u64, (first, tokens): (u32, u32), bytes: usize) -> Kept {
@@ -27,7 +27,7 @@ fn kept(request: u64, flow: u64, (first, tokens): (u32, u32), bytes: usize) -> K
         request: RequestId(request),
         flow: FlowId(flow),
         prompt: PromptRows {
-            rows: Arc::new(ActivationRows::new(1, widths).unwrap()),
+            rows: Arc::new(ActivationRows::new(1, widths, &MemoryHome::default()).unwrap()),
             first,
         },
         cache: KvCache::reserve(shape).unwrap(),

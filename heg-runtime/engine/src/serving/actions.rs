@@ -175,6 +175,7 @@ impl Serving {
             Ok(ActivationRows::new(
                 new + self.room.padding_rows,
                 self.room.widths,
+                &self.room.home,
             )?)
         });
         match rows {

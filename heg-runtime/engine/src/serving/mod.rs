@@ -15,6 +15,7 @@ mod standing;
 
 use super::calibration::Calibrations;
 use super::conductor::{Conductor, Room, end_all};
+use super::descents::AllDescents;
 use super::drafts::Drafting;
 use super::health::Pulse;
 use super::held::Held;
@@ -27,6 +28,7 @@ use super::report::Warmed;
 use super::request::{Request, ScopeId, refuse};
 use super::served::Served;
 use super::status::{LaneStatus, Status};
+use super::successor::Successors;
 use super::waits::{Entry, Waits};
 use super::warming::Warming;
 use heg_costs::AnnotatedCosts;
@@ -50,6 +52,8 @@ pub(super) struct Serving {
     lanes: [Option<LaneHandle>; Lane::ALL.len()],
     warming: Option<Warming>,
     running: [Option<Running>; Lane::ALL.len()],
+    successors: Successors,
+    descents: AllDescents,
     live: BTreeMap<RequestId, Live>,
     /// Calls of flows that have another call in progress, in order of arrival.
     held: Held,
@@ -100,11 +104,14 @@ impl Serving {
             model,
             room,
             lanes,
-            descents: _,
+            descents,
             warming,
             lost,
+            mut successors,
             observers,
         } = setup;
+        // What was lost while kernels were prepared is no lane's loss.
+        successors.notice_loss();
         let manifest = loader.bundle().manifest();
         let present = [0, 1, 2].map(|lane: usize| lanes[lane].is_some());
         let npu_shapes = loader.shapes(DeviceClass::Npu);
@@ -139,6 +146,8 @@ impl Serving {
             lanes,
             warming,
             running: [None, None, None],
+            successors,
+            descents,
             live: BTreeMap::new(),
             held: Held::default(),
             unnamed_flows: 0,
@@ -246,8 +255,8 @@ impl Serving {
             Message::WaitReady(answer) => {
                 let _ = answer.send(Ok(()));
             }
-            // Every lane reported that before.
-            Message::Ready(..) | Message::Shutdown => {}
+            Message::Ready(lane, ready) => self.succeeded(lane, ready),
+            Message::Shutdown => {}
         }
     }
 

@@ -183,6 +183,11 @@ impl Serving {
             why: why.clone(),
         };
         self.blame(&requests, error);
+        let is_device = self.successors.notice_loss();
+        if is_device {
+            // A kernel that did not answer may still write to their rows.
+            self.room.memory.write_off(&requests);
+        }
         self.room.memory.let_go();
         self.calibrations.lose(lane);
         if lane == Lane::Npu {
@@ -191,15 +196,65 @@ impl Serving {
         for observer in &mut self.observers {
             observer.lost(lane, &why);
         }
-        self.status.lanes.retain(|status| status.lane != lane);
         let lost = LostLane { lane, why };
         self.status.lost.push(lost.clone());
+        if is_device && self.succeed(lane) {
+            self.pulse.lost(lost);
+            return self.step(Event::Lost(lane));
+        }
+        self.status.lanes.retain(|status| status.lane != lane);
         match lane {
-            Lane::Npu => self.pulse.lost(lost),
+            Lane::Npu => self.pulse.lost(lost.clone()),
             // The lane has the kernels that every request needs.
             Lane::Igpu | Lane::Cpu => self.pulse.failed(format!("lane {lane:?}: {}", lost.why)),
         }
         self.step(Event::Lost(lane));
+        if is_device && lane != Lane::Npu {
+            // Nobody waits for a device that does not come back.
+            self.end_all(EngineError::LaneLost {
+                lane,
+                why: lost.why,
+            });
+        }
+    }
+
+    /// Ends all requests with an error.
+    fn end_all(&mut self, error: EngineError) {
+        let ids: Vec<RequestId> = self.live.keys().copied().collect();
+        self.blame(&ids, error);
+        for id in ids {
+            self.step(Event::Cancel(id));
+        }
+    }
+
+    /// Starts the successor of a lane whose device was lost; false if there is none.
+    fn succeed(&mut self, lane: Lane) -> bool {
+        match self.successors.start(lane, &*self.machine) {
+            Some(Ok((handle, descents))) => {
+                self.lanes[lane as usize] = Some(handle);
+                self.descents.add(descents);
+                if let Some(status) = self.status.lane_mut(lane) {
+                    status.busy = None;
+                }
+                true
+            }
+            // The lane is as lost as it was.
+            Some(Err(_)) | None => false,
+        }
+    }
+
+    /// Handles the report of a successor that its kernels are ready, or cannot be made.
+    pub(super) fn succeeded(&mut self, lane: Lane, ready: Result<(), EngineError>) {
+        match ready {
+            Ok(()) => self.step(Event::Ready(lane)),
+            Err(error) => {
+                self.lanes[lane as usize] = None;
+                self.status.lanes.retain(|status| status.lane != lane);
+                self.pulse
+                    .failed(format!("lane {lane:?}: {}", error.chain()));
+                self.end_all(error);
+            }
+        }
     }
 
     /// Gives up lanes that were reset and have not answered: their threads are left behind, with the memory that they

@@ -26,7 +26,8 @@ use crate::batch::{Batch, Coming, GoesOn};
 use crate::error::ExecError;
 use crate::form::Form;
 use crate::ladder::{DeviceFacts, Rung};
-use crate::mem::Scratch;
+use crate::mem::{MemoryHome, Scratch};
+use crate::npu::NpuSetup;
 use crate::parts::Parts;
 use crate::place::Place;
 use crate::table::FormTable;
@@ -61,6 +62,21 @@ pub(crate) trait Backend: Send + Sync {
     /// Whether kernels may hang on a device: they are then cancelled, and the lane is lost if that does not end them.
     fn may_hang(&self, _: &DeviceFacts) -> bool {
         false
+    }
+
+    /// What it knows of the machine's NPU; `None` if that is none of its devices.
+    fn npu_setup(&self) -> Option<NpuSetup> {
+        None
+    }
+
+    /// Why a device that was there is lost; `None` if it is not.
+    fn why_lost(&self, _: &DeviceFacts) -> Option<String> {
+        None
+    }
+
+    /// Where its devices want the memory of rows and caches.
+    fn home(&self) -> MemoryHome {
+        MemoryHome::default()
     }
 
     /// Whether its forms run batches whose tokens are a tree.

@@ -61,7 +61,14 @@ pub enum Reason {
         /// Largest difference that would have passed.
         tolerance: f32,
     },
-    /// It failed its known-answer test, and passed it when made again from verified bytes.
+    /// It failed its known-answer test, and passed it when it ran again as it was.
+    Passed {
+        /// Largest difference, as a share of the largest expected value.
+        worst: f32,
+        /// Largest difference that would have passed.
+        tolerance: f32,
+    },
+    /// It failed its known-answer test twice, and passed it when made again from verified bytes.
     Damaged {
         /// Largest difference, as a share of the largest expected value.
         worst: f32,
@@ -177,6 +184,11 @@ impl fmt::Display for Reason {
             Self::Wrong { worst, tolerance } => write!(
                 f,
                 "quarantined: its known answer differs by {worst:.3}, at most {tolerance} is right"
+            ),
+            Self::Passed { worst, tolerance } => write!(
+                f,
+                "the device computed wrongly once: its known answer differs by {worst:.3}, at most {tolerance} is right, \
+                 and it is right when it runs again"
             ),
             Self::Damaged { worst, tolerance } => write!(
                 f,

@@ -1,8 +1,9 @@
 //! Facts that a device reports about itself, and checks that a blob fits it. Pure: back ends read the devices.
 //!
 //! The NPU plugin has a check of its own (`COMPATIBILITY_CHECK` with `RUNTIME_REQUIREMENTS` as an argument), which
-//! OpenVINO's C interface cannot pass on; it compares platform, tiles and stepping, as this module does. The ELF
-//! version that a driver reads is no property of any device; importing a blob shows whether it fits.
+//! OpenVINO's C interface cannot pass on; it compares platform, tiles and stepping, as this module does. The versions of
+//! ELF and mapped inference that a driver reads are no properties of any device: importing a blob shows whether they
+//! fit. The version of the driver's compiler says nothing about that, since nothing is compiled.
 
 use std::fmt;
 
@@ -40,7 +41,8 @@ pub struct NpuFacts {
     pub tiles: Option<u32>,
     /// The stepping.
     pub stepping: Option<String>,
-    /// Version of the compiler in its driver, `major.minor`.
+    /// Version of the compiler in its driver, `major.minor`; `None` for a driver without one. Only reported: a blob is
+    /// imported without it.
     pub compiler: Option<String>,
     /// Version of the ELF layout that its driver reads, `major.minor.patch`.
     pub elf: Option<String>,
@@ -89,13 +91,6 @@ pub enum Misfit {
         /// The value of the blob.
         blob: String,
     },
-    /// Its compiler is of a later generation than the driver's.
-    Compiler {
-        /// The value of the device.
-        device: String,
-        /// The value of the blob.
-        blob: String,
-    },
     /// Its ELF layout is one that the driver does not read.
     Elf {
         /// The value of the device.
@@ -139,16 +134,9 @@ impl DeviceFacts {
             let (device, blob) = (device.clone(), blob.clone());
             return Err(Misfit::Stepping { device, blob });
         }
-        let pair = |device: &String, blob: &String| (device.clone(), blob.clone());
-        if let Some(device) = &npu.compiler
-            && major(&needs.compiler) > major(device)
-        {
-            let (device, blob) = pair(device, &needs.compiler);
-            return Err(Misfit::Compiler { device, blob });
-        }
         match &npu.elf {
             Some(device) if !reads(device, &needs.elf) => {
-                let (device, blob) = pair(device, &needs.elf);
+                let (device, blob) = (device.clone(), needs.elf.clone());
                 Err(Misfit::Elf { device, blob })
             }
             _ => Ok(()),
@@ -160,10 +148,6 @@ impl DeviceFacts {
 fn reads(reader: &str, file: &str) -> bool {
     let (reader, file) = (numbers(reader), numbers(file));
     file.first() == reader.first() && file.get(1) <= reader.get(1)
-}
-
-fn major(version: &str) -> Option<u32> {
-    numbers(version).first().copied()
 }
 
 /// Returns the leading numbers of a version, up to the first part that is no number.
@@ -194,12 +178,6 @@ impl fmt::Display for Misfit {
                 write!(
                     f,
                     "the blob is for stepping {blob}, the device is stepping {device}"
-                )
-            }
-            Self::Compiler { device, blob } => {
-                write!(
-                    f,
-                    "the blob is of compiler {blob}, the driver's is {device}"
                 )
             }
             Self::Elf { device, blob } => {

@@ -140,6 +140,16 @@ impl Ladder {
         part
     }
 
+    /// Returns the ladder without the devices that are lost, for the reason that `why_lost` gives.
+    pub(crate) fn without(mut self, why_lost: impl Fn(&DeviceFacts) -> Option<String>) -> Self {
+        for device in &mut self.devices {
+            if device.missing.is_none() {
+                device.missing = why_lost(device);
+            }
+        }
+        self
+    }
+
     /// Element types that all kernels of the model share.
     pub(crate) fn elements(&self) -> Elements {
         self.elements

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use heg_openvino::{HostBuffer, Memory, Tensor, TensorType};
 
+use super::home::MemoryHome;
 use super::program_rows::{ProgramRows, program_rows};
 use crate::error::{ExecError, openvino};
 
@@ -16,8 +17,14 @@ pub struct RowBuffer {
 
 impl RowBuffer {
     /// Allocates a buffer for `rows` rows.
-    pub fn new(rows: usize, width: usize, element: TensorType) -> Result<Self, ExecError> {
-        let buffer = HostBuffer::new(rows * width * element.bytes())
+    pub fn new(
+        rows: usize,
+        width: usize,
+        element: TensorType,
+        home: &MemoryHome,
+    ) -> Result<Self, ExecError> {
+        let buffer = home
+            .buffer(rows * width * element.bytes())
             .map_err(openvino("activation buffer"))?;
         Ok(Self {
             buffer: Arc::new(buffer),
@@ -123,7 +130,7 @@ impl RowBuffer {
 /// Rows that pass through the layers, of one prompt or of a batch.
 ///
 /// A prompt keeps its rows from its first kernel to its last, so that preempting it copies nothing (DESIGN §3).
-/// Memory is committed as rows are first written.
+/// Host memory is committed as rows are first written, memory that a device knows at once.
 pub struct ActivationRows {
     /// Residual stream: layer l reads half l mod 2 and writes the other.
     pub hidden: [RowBuffer; 2],
@@ -166,8 +173,8 @@ pub struct Widths {
 
 impl ActivationRows {
     /// Allocates buffers for `rows` tokens.
-    pub fn new(rows: usize, widths: Widths) -> Result<Self, ExecError> {
-        let activations = |width| RowBuffer::new(rows, width, widths.element);
+    pub fn new(rows: usize, widths: Widths, home: &MemoryHome) -> Result<Self, ExecError> {
+        let activations = |width| RowBuffer::new(rows, width, widths.element, home);
         Ok(Self {
             hidden: [activations(widths.hidden)?, activations(widths.hidden)?],
             query: activations(widths.query)?,
@@ -185,13 +192,19 @@ impl ActivationRows {
 
 impl Scratch {
     /// Allocates buffers for calls of `rows` tokens, with `head_rows` rows for the head.
-    pub fn new(rows: usize, head_rows: usize, widths: Widths) -> Result<Self, ExecError> {
+    pub fn new(
+        rows: usize,
+        head_rows: usize,
+        widths: Widths,
+        home: &MemoryHome,
+    ) -> Result<Self, ExecError> {
+        let buffer = |rows, width, element| RowBuffer::new(rows, width, element, home);
         Ok(Self {
-            keys: RowBuffer::new(rows, widths.key, widths.kv)?,
-            values: RowBuffer::new(rows, widths.key, widths.kv)?,
-            last: RowBuffer::new(head_rows, widths.hidden, widths.element)?,
-            logits: RowBuffer::new(head_rows, widths.vocab, TensorType::F32)?,
-            position: RowBuffer::new(1, 1, TensorType::I64)?,
+            keys: buffer(rows, widths.key, widths.kv)?,
+            values: buffer(rows, widths.key, widths.kv)?,
+            last: buffer(head_rows, widths.hidden, widths.element)?,
+            logits: buffer(head_rows, widths.vocab, TensorType::F32)?,
+            position: buffer(1, 1, TensorType::I64)?,
         })
     }
 }

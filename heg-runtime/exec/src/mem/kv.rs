@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use heg_openvino::{Memory, Tensor, TensorType};
 
+use super::home::MemoryHome;
 use super::program_rows::{ProgramRows, program_rows};
 use super::region::Region;
 use crate::error::{ExecError, openvino};
@@ -119,14 +120,41 @@ impl KvCache {
     ///
     /// [`ExecError::Reserve`] if there is not enough.
     pub fn reserve(shape: KvShape) -> Result<Self, ExecError> {
-        let region = Region::reserve(shape.check()?)?;
-        Ok(Self {
+        Ok(Self::over(Region::reserve(shape.check()?)?, shape))
+    }
+
+    /// Takes memory for a cache that a device knows: all of it, at once.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::Reserve`] if there is not enough.
+    pub(super) fn at(shape: KvShape, home: &MemoryHome) -> Result<Self, ExecError> {
+        Ok(Self::over(Region::at(shape.check()?, home)?, shape))
+    }
+
+    fn over(region: Region, shape: KvShape) -> Self {
+        Self {
             region: Arc::new(region),
             shape,
             tokens: 0,
             number: CACHES.fetch_add(1, Ordering::Relaxed),
             writes: AtomicU64::new(0),
-        })
+        }
+    }
+
+    /// Tokens that it has room for.
+    pub(super) fn context_tokens(&self) -> usize {
+        self.shape.context_tokens
+    }
+
+    /// Copies the keys and values of the first `tokens` tokens to a cache of the same model.
+    pub(super) fn copy_to(&self, other: &Self, tokens: usize) -> Result<(), ExecError> {
+        let mut rows = vec![0; tokens * self.shape.row_bytes()];
+        for (layer, half) in self.halves() {
+            self.read_rows(layer, half, 0, &mut rows)?;
+            other.write_row(layer, half, 0, &rows)?;
+        }
+        Ok(())
     }
 
     /// The identity of the cache and of everything written to it. Rows that are handed out for work count as written.

@@ -7,16 +7,21 @@ use heg_artifacts::manifest::ElementType;
 use heg_openvino::TensorType;
 
 mod activations;
+mod home;
 mod kv;
+mod kv_room;
 #[allow(unsafe_code, reason = "rows that our own kernels work on")]
 mod program_rows;
 #[allow(unsafe_code, reason = "memory mappings shared with OpenVINO")]
 mod region;
 
 pub use activations::{ActivationRows, RowBuffer, Scratch, Widths};
+pub use home::MemoryHome;
+pub(crate) use home::Way;
 pub use kv::KvCache;
 pub(crate) use kv::KvStamp;
 pub use kv::{Half, KvShape};
+pub use kv_room::KvRoom;
 pub use program_rows::ProgramRows;
 pub use region::BundleMemory;
 

@@ -1,15 +1,17 @@
 //! Two kinds of mapped memory that OpenVINO may use: the bundle (read-only) and reserved ranges (writable).
 //!
 //! A reserved range takes address space at once and pages on first write, so that the KV cache of the longest
-//! context can be one contiguous tensor per layer (DESIGN §3, "zero copy by layout").
+//! context can be one contiguous tensor per layer (DESIGN §3, "zero copy by layout"). One that a device knows takes all
+//! of its pages at once, since the device is given them for good.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use heg_artifacts::Bundle;
-use heg_openvino::{Access, Memory};
+use heg_openvino::{Access, HostBuffer, Memory};
 use memmap2::{MmapOptions, MmapRaw};
 
+use super::home::MemoryHome;
 use crate::error::ExecError;
 use crate::platform;
 
@@ -33,9 +35,12 @@ unsafe impl Memory for BundleMemory {
     }
 }
 
-/// A reserved, zeroed range of address space. Pages are committed when they are first written.
-pub(super) struct Region {
-    map: MmapRaw,
+/// A zeroed range of memory.
+pub(super) enum Region {
+    /// Reserved address space, whose pages are committed when they are first written.
+    Reserved(MmapRaw),
+    /// Memory that a device knows.
+    Known(HostBuffer),
 }
 
 impl Region {
@@ -46,21 +51,33 @@ impl Region {
             .no_reserve_swap()
             .map_anon()
             .map_err(|source| ExecError::Reserve { bytes, source })?;
-        let region = Self {
-            map: MmapRaw::from(map),
-        };
+        let map = MmapRaw::from(map);
         // Rows are committed page by page, a few in each layer: large pages would take 2 MiB for each half of each
         // layer of the shortest cache.
-        platform::refuse_large_pages(&region.map);
-        Ok(region)
+        platform::refuse_large_pages(&map);
+        Ok(Self::Reserved(map))
+    }
+
+    /// Takes `bytes` where a device knows them.
+    pub(super) fn at(bytes: usize, home: &MemoryHome) -> Result<Self, ExecError> {
+        let buffer = home.buffer(bytes);
+        let buffer = buffer.map_err(|error| ExecError::Reserve {
+            bytes,
+            source: std::io::Error::other(error),
+        })?;
+        Ok(Self::Known(buffer))
     }
 
     /// Copies `bytes` to `offset`; returns false, and copies nothing, if they do not fit.
     #[must_use]
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+        let map = match self {
+            Self::Reserved(map) => map,
+            Self::Known(buffer) => return buffer.write(offset, bytes).is_ok(),
+        };
         let fits = offset
             .checked_add(bytes.len())
-            .is_some_and(|end| end <= self.map.len());
+            .is_some_and(|end| end <= map.len());
         if fits {
             // SAFETY: the destination lies within the mapping (just checked), which is writable and is
             // exposed as raw memory only; `bytes` is a live slice, which cannot overlap it because no slice
@@ -68,7 +85,7 @@ impl Region {
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     bytes.as_ptr(),
-                    self.map.as_mut_ptr().add(offset),
+                    map.as_mut_ptr().add(offset),
                     bytes.len(),
                 );
             }
@@ -81,16 +98,23 @@ impl Region {
     /// Copies the bytes at `offset` to `into`; returns false, and copies nothing, if some are outside the range.
     #[must_use]
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        let map = match self {
+            Self::Reserved(map) => map,
+            Self::Known(buffer) => {
+                let end = offset.saturating_add(into.len());
+                return buffer.read(offset..end, into).is_ok();
+            }
+        };
         let fits = offset
             .checked_add(into.len())
-            .is_some_and(|end| end <= self.map.len());
+            .is_some_and(|end| end <= map.len());
         if fits {
             // SAFETY: the source lies within the mapping (just checked), which is readable; `into` is a live slice,
             // which cannot overlap it because no slice of the mapping is ever made. Nobody writes there meanwhile: a
             // cache is read by its sole owner, to whom it comes back when no lane holds it any more.
             unsafe {
                 std::ptr::copy_nonoverlapping(
-                    self.map.as_ptr().add(offset),
+                    map.as_ptr().add(offset),
                     into.as_mut_ptr(),
                     into.len(),
                 );
@@ -101,28 +125,40 @@ impl Region {
 }
 
 impl Region {
-    /// Gives the whole pages within `range` back to the system; their content is lost.
+    /// Gives the whole pages within `range` back to the system; their content is lost. A device keeps those that it
+    /// knows.
     pub(super) fn discard(&self, range: Range<usize>) {
         // No reference into the mapping is ever made.
-        platform::discard(&self.map, range);
+        if let Self::Reserved(map) = self {
+            platform::discard(map, range);
+        }
     }
 
     /// Asks for large pages, which some systems use without being asked.
     #[cfg(all(test, target_os = "linux"))]
     pub(super) fn ask_for_large_pages(&self) {
-        platform::ask_for_large_pages(&self.map);
+        if let Self::Reserved(map) = self {
+            platform::ask_for_large_pages(map);
+        }
     }
 }
 
 // SAFETY: an anonymous mapping keeps its address and length until it is dropped, is readable and writable,
-// is never null, and `Region` never makes a reference into it.
+// is never null, and `Region` never makes a reference into it. A buffer keeps the same promise, and neither is replaced
+// by the other while a `Region` lives.
 unsafe impl Memory for Region {
     fn as_ptr(&self) -> *const u8 {
-        self.map.as_ptr()
+        match self {
+            Self::Reserved(map) => map.as_ptr(),
+            Self::Known(buffer) => buffer.as_ptr(),
+        }
     }
 
     fn len(&self) -> usize {
-        self.map.len()
+        match self {
+            Self::Reserved(map) => map.len(),
+            Self::Known(buffer) => buffer.len(),
+        }
     }
 
     fn access(&self) -> Access {

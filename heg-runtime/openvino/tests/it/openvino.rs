@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::tiny_models::{add, buffer, bytes, core, rows};
 use heg_openvino::{
-    Access, CompiledModel, Core, HostBuffer, Memory, OpenvinoError, Tensor, TensorType,
+    Access, CompiledModel, Core, DeviceMemory, HostBuffer, Memory, OpenvinoError, Tensor,
+    TensorType,
 };
 
 fn compile_add(core: &Core, b: &[f32; 4]) -> CompiledModel {
@@ -44,6 +45,18 @@ fn devices_have_names_and_properties() {
         "{text}"
     );
     assert!(text.contains("NO_SUCH_PROPERTY"), "{text}");
+}
+
+/// Of the devices of our set-up only an NPU shares its memory.
+#[test]
+fn a_device_without_memory_of_its_own_says_so() {
+    let Some(core) = core() else { return };
+    let error = DeviceMemory::of(core, "CPU").unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("`ov_core_get_default_context` failed"),
+        "{text}"
+    );
 }
 
 #[test]

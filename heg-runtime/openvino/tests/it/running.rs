@@ -101,6 +101,28 @@ fn a_running_request_is_pending_and_refuses_changes() {
     request.output(0).unwrap();
 }
 
+/// A run that does not end keeps its memory for ever, and nobody waits for it.
+#[test]
+fn a_run_that_does_not_end_in_time_is_left_behind_with_its_tensors() {
+    let Some(core) = core() else { return };
+    let slow = || {
+        let (request, input) = slow_request(core);
+        (request, Arc::downgrade(&input))
+    };
+    let (mut request, input) = slow();
+    request.start().unwrap();
+    assert!(!request.end_within(Duration::ZERO));
+    drop(request);
+    assert!(input.upgrade().is_some());
+
+    let (mut request, input) = slow();
+    request.start().unwrap();
+    assert!(request.end_within(Duration::from_secs(60)));
+    assert!(request.end_within(Duration::ZERO));
+    drop(request);
+    assert!(input.upgrade().is_none());
+}
+
 #[test]
 fn a_cancelled_request_says_so_calls_back_and_runs_again() {
     let Some(core) = core() else { return };

@@ -34,6 +34,7 @@ impl OpenVino {
         let mut form = PluginForm {
             request,
             band: Arc::clone(&compiled.band),
+            watch: self.watch(&parts.device.openvino),
         };
         if parts.variant.binding == Binding::Input {
             self.bind_weights(parts, &mut form, sections)?;
@@ -96,6 +97,7 @@ impl OpenVino {
     ) -> Result<CompiledModel, ExecError> {
         let name = &parts.kernel.name;
         let device = &parts.device.openvino;
+        self.watch(device).check()?;
         if let RungSource::Blob(at) = rung.source {
             let blob = parts.variant.blobs.get(at);
             let blob = blob.ok_or_else(|| bug!("a rung names a blob that its variant lacks"))?;

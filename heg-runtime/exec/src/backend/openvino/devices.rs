@@ -9,6 +9,9 @@ use heg_spec::{DeviceClass, NpuPlatform};
 use crate::error::last_line;
 use crate::ladder::{DeviceFacts, NpuFacts};
 
+/// The property that every device has which is there.
+pub(super) const NAME: &str = "FULL_DEVICE_NAME";
+
 /// Adds to the facts of a role what OpenVINO reports of its device.
 pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
     let role = facts.role;
@@ -17,11 +20,11 @@ pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
         let value = core.device_property(name, property).ok()?;
         Some(value.trim().to_owned()).filter(|value| !value.is_empty())
     };
-    let (full_name, missing) = match core.device_property(name, "FULL_DEVICE_NAME") {
+    let (full_name, missing) = match core.device_property(name, NAME) {
         Ok(full_name) => (full_name, None),
-        Err(error) => (String::new(), Some(missing(&error))),
+        Err(error) => (String::new(), Some(missing(core, name, &error))),
     };
-    let is_npu = DeviceClass::of_openvino(name) == Some(DeviceClass::Npu);
+    let is_npu = is_npu(name);
     let driver = ["NPU_DRIVER_VERSION", "GPU_DRIVER_VERSION"];
     let npu = || NpuFacts {
         // `NPU_PLATFORM` is what is compiled for, which a user may have set; the architecture is what is there.
@@ -41,13 +44,22 @@ pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
     facts.missing = missing;
 }
 
-/// A plugin without devices knows no name of one, and says so as if it knew no such property.
-fn missing(error: &heg_openvino::OpenvinoError) -> String {
+fn is_npu(name: &str) -> bool {
+    DeviceClass::of_openvino(name) == Some(DeviceClass::Npu)
+}
+
+/// A plugin without devices knows no name of one, and says so as if it knew no such property. The NPU's keeps the cause to
+/// itself: no loader, no driver, or one that it cannot start. So what the machine has of these is named.
+fn missing(core: &Core, name: &str, error: &heg_openvino::OpenvinoError) -> String {
     let said = last_line(error);
-    if said.starts_with("Unsupported configuration key") {
-        return "OpenVINO finds no such device".to_owned();
+    if !said.starts_with("Unsupported configuration key") {
+        return said;
     }
-    said
+    let none = "OpenVINO finds no such device";
+    match is_npu(name) {
+        true => format!("{none}: {}", core.npu_files()),
+        false => none.to_owned(),
+    }
 }
 
 /// `3720`, also where something stands before it.
@@ -56,9 +68,9 @@ fn platform(text: &str) -> Option<NpuPlatform> {
     digits.parse().ok().map(NpuPlatform::new)
 }
 
-/// The plugin gives `major · 2¹⁶ + minor` as one number.
+/// The plugin gives `major · 2¹⁶ + minor` as one number. A driver without its compiler package leaves it zero.
 fn compiler(text: &str) -> Option<String> {
-    let number: u32 = text.parse().ok()?;
+    let number: u32 = text.parse().ok().filter(|number| *number != 0)?;
     Some(format!("{}.{}", number >> 16, number & 0xffff))
 }
 
@@ -73,5 +85,6 @@ mod tests {
         assert_eq!(platform("AUTO_DETECT"), None);
         assert_eq!(compiler("524292").as_deref(), Some("8.4"));
         assert_eq!(compiler("8.4"), None);
+        assert_eq!(compiler("0"), None);
     }
 }

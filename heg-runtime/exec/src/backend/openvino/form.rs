@@ -7,6 +7,7 @@ use heg_artifacts::manifest::Rows as PortExtent;
 use heg_openvino::{CompiledModel, InferRequest, Tensor};
 
 use super::band::Band;
+use super::watch::{DeviceWatch, RunError};
 use crate::backend::{AloneCall, BoundPort, Runner};
 use crate::error::{ExecError, openvino};
 use crate::padding::padded;
@@ -23,6 +24,8 @@ pub(super) struct PluginForm {
     pub(super) request: InferRequest,
     /// Priority of the compiled model, shared by all its requests.
     pub(super) band: Arc<Band>,
+    /// The watch over its device.
+    pub(super) watch: Arc<DeviceWatch>,
 }
 
 impl PluginForm {
@@ -58,7 +61,11 @@ impl Runner for PluginForm {
     }
 
     fn run_alone(&mut self, _: &AloneCall<'_>) -> Result<(), ExecError> {
-        self.request.infer().map_err(openvino("run a lone kernel"))
+        let ran = self.watch.run(&mut self.request, None);
+        ran.map_err(|error| match error {
+            RunError::Failed(error) => openvino("run a lone kernel")(error),
+            RunError::Lost(error) => error,
+        })
     }
 }
 

@@ -4,18 +4,19 @@
 //! different caches, and rotary rows that are not contiguous in their table. A single token is treated like such a
 //! batch, because copying a row takes less time than binding a tensor at another address.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Kernel, Role};
-use heg_openvino::{InferRequest, Progress, Tensor};
+use heg_openvino::{InferRequest, Tensor};
 use heg_spec::Group;
 
 use super::form::PluginForm;
 use super::rotary::RotaryRows;
+use super::watch::{DeviceWatch, RunError};
 use crate::batch::Batch;
-use crate::error::{ExecError, openvino};
+use crate::error::{ExecError, last_line, openvino};
 use crate::mem::{ActivationRows, Half, KvCache, RowBuffer, Scratch};
 use crate::padding::CONTEXT_STEP;
 use crate::table::{FormTable, Target};
@@ -33,9 +34,41 @@ pub(super) struct Running<'a> {
     pub(super) scratch: &'a Scratch,
     pub(super) class: Option<Class>,
     pub(super) cancel: Option<&'a AtomicBool>,
+    /// The watch over the device that a kernel of the launch ran on last.
+    pub(super) watch: Option<Arc<DeviceWatch>>,
 }
 
 impl Running<'_> {
+    /// Runs one launch, and again if its device fails: kernels write nothing that they read, so it gives the same.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::DeviceLost`] if the device fails again.
+    pub(super) fn launch_again(
+        &mut self,
+        launch: Launch,
+        batch: &Batch<'_>,
+    ) -> Result<(), ExecError> {
+        match self.launch(launch, batch) {
+            Err(error) if self.may_pass(&error) => {}
+            outcome => return outcome,
+        }
+        self.launch(launch, batch).map_err(|error| {
+            let watch = self.watch.as_ref().filter(|_| self.may_pass(&error));
+            match (watch, error) {
+                (Some(watch), ExecError::OpenVino { doing, source }) => {
+                    watch.lose(format!("{doing}: {}", last_line(&source)))
+                }
+                (_, error) => error,
+            }
+        })
+    }
+
+    fn may_pass(&self, error: &ExecError) -> bool {
+        let watch = self.watch.as_ref();
+        watch.is_some_and(|watch| watch.may_pass(error))
+    }
+
     /// Runs one launch.
     pub(super) fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), ExecError> {
         let target = self.forms.target(launch)?;
@@ -228,15 +261,15 @@ impl Running<'_> {
         if let Some(class) = self.class {
             form.band.select(class, form.request.model());
         }
+        let watch = self.watch.insert(Arc::clone(&form.watch));
+        watch.check()?;
         bind(&mut form.request, target, kernel, inputs, outputs)?;
-        match self.cancel {
-            Some(cancel) => {
-                let started = form.request.start();
-                started.and_then(|()| finish(&mut form.request, Some(cancel)))
-            }
-            None => form.request.infer(),
-        }
-        .map_err(running(kernel))
+        watch
+            .run(&mut form.request, self.cancel)
+            .map_err(|error| match error {
+                RunError::Failed(error) => running(kernel)(error),
+                RunError::Lost(error) => error,
+            })
     }
 }
 
@@ -307,19 +340,3 @@ fn running(kernel: &Kernel) -> impl Fn(heg_openvino::OpenvinoError) -> ExecError
     let name = &kernel.name;
     move |error| openvino(format!("run kernel `{name}`"))(error)
 }
-
-/// Waits for a request that was started; cancels it once `cancel` is set.
-fn finish(
-    request: &mut InferRequest,
-    cancel: Option<&AtomicBool>,
-) -> Result<(), heg_openvino::OpenvinoError> {
-    while request.wait(cancel.map(|_| PATIENCE))? == Progress::Pending {
-        if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
-            request.cancel()?;
-        }
-    }
-    Ok(())
-}
-
-/// Interval at which the cancel flag is read while a kernel runs.
-const PATIENCE: Duration = Duration::from_millis(100);

@@ -10,34 +10,39 @@ mod devices;
 mod form;
 mod ir;
 mod launch;
+mod lending;
 mod rotary;
 mod sections;
 mod switching;
+mod watch;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Kernel, Manifest};
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory};
 use heg_spec::soc::Device;
-use heg_spec::{Group, Soc};
+use heg_spec::{DeviceClass, Group, Soc};
 
 use super::runner::Runner;
 use super::{Backend, Order, Origin, Session, SessionRoom, Tailor};
 use crate::batch::Coming;
 use crate::error::{ExecError, openvino};
 use crate::ladder::{DeviceFacts, Rung, RungSource, holds_weights};
-use crate::mem::BundleMemory;
+use crate::mem::{BundleMemory, MemoryHome};
+use crate::npu::NpuSetup;
 use crate::parts::Parts;
 use crate::table::FormTable;
 use compiled::{CompiledCache, is_cpu};
 use form::Compiled;
 use launch::Running;
+use lending::Lending;
 use rotary::RotaryRows;
 use sections::Sections;
 use switching::GraphSwitch;
+use watch::DeviceWatch;
 
 /// OpenVINO, with the bundle that its kernels are made from.
 pub(super) struct OpenVino {
@@ -47,8 +52,14 @@ pub(super) struct OpenVino {
     first_version: Option<String>,
     bundle: Arc<Bundle>,
     sections: Sections,
+    /// OpenVINO's name of the machine's NPU, if it has one.
+    npu: Option<String>,
+    /// How that knows the weights: settled before the first form is made on it.
+    lending: OnceLock<Lending>,
     cache: Option<OwnFolder>,
     compiled: Option<CompiledCache>,
+    /// The watch over each device, by OpenVINO's name.
+    watches: Mutex<BTreeMap<String, Arc<DeviceWatch>>>,
     /// Compiled forms without weights, which serve all layers, by kernel and rung; or why they could not be made.
     shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
 }
@@ -81,10 +92,41 @@ impl OpenVino {
             core,
             sections: Sections::mapped(Arc::clone(bundle), memory),
             bundle: Arc::clone(bundle),
+            npu: npu_of(soc),
+            lending: OnceLock::new(),
             cache: None,
             compiled: None,
+            watches: Mutex::default(),
             shared: Mutex::default(),
         })
+    }
+
+    /// How the NPU knows the weights. The device is asked when this is first called.
+    fn lending(&self) -> &Lending {
+        self.lending.get_or_init(|| {
+            let (Some(core), Some(npu)) = (self.core.get(), &self.npu) else {
+                return Lending::Nothing;
+            };
+            match core.device_property(npu, devices::NAME) {
+                Ok(_) => Lending::to(core, npu, &self.bundle, self.sections.memory()),
+                Err(_) => Lending::Nothing,
+            }
+        })
+    }
+
+    /// The watch over a device.
+    fn watch(&self, device: &str) -> Arc<DeviceWatch> {
+        let watches = &self.watches;
+        let mut watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = watches.entry(device.to_owned());
+        Arc::clone(watch.or_insert_with(|| Arc::new(DeviceWatch::new(device))))
+    }
+
+    /// The sections of a device's forms.
+    fn sections_of(&self, device: &Device) -> Sections {
+        let is_npu = self.npu.as_ref() == Some(&device.openvino);
+        let copy = self.lending().copy().filter(|_| is_npu);
+        self.sections.known_as(copy)
     }
 
     /// OpenVINO, loaded now if it was not.
@@ -125,7 +167,25 @@ impl Backend for OpenVino {
     }
 
     fn may_hang(&self, facts: &DeviceFacts) -> bool {
-        !is_cpu(&facts.name)
+        facts.missing.is_none() && !is_cpu(&facts.name)
+    }
+
+    fn npu_setup(&self) -> Option<NpuSetup> {
+        self.npu.as_ref()?;
+        let files = self.core.get()?.npu_files();
+        Some(NpuSetup {
+            files: files.to_string(),
+            firmware: files.firmware.clone(),
+            weights: self.lending().to_string(),
+        })
+    }
+
+    fn why_lost(&self, facts: &DeviceFacts) -> Option<String> {
+        self.watch(&facts.name).why_lost().map(str::to_owned)
+    }
+
+    fn home(&self) -> MemoryHome {
+        self.lending().home()
     }
 
     fn prepare(
@@ -140,17 +200,19 @@ impl Backend for OpenVino {
             if let RungSource::Blob(at) = rung.source {
                 ids.extend(parts.variant.blobs.get(at).map(|blob| blob.section));
             }
-            let sections = Sections::copied(&self.bundle, &ids)?;
+            let sections = Sections::copied(&self.bundle, &ids, &self.home())?;
             let compiled = self.compiled(parts, rung, &sections)?;
             return Ok(Box::new(self.request(parts, &compiled, &sections)?));
         }
+        // Before a blob is imported, so that a device that takes it out of the bundle finds it lent.
+        let sections = self.sections_of(parts.device);
         let is_tailored = parts.shape != parts.variant.shape;
         let compiled = if is_tailored || holds_weights(parts.kernel, parts.variant) {
             self.compiled(parts, rung, &self.sections)?
         } else {
             self.compiled_once(parts, rung)?
         };
-        Ok(Box::new(self.request(parts, &compiled, &self.sections)?))
+        Ok(Box::new(self.request(parts, &compiled, &sections)?))
     }
 
     fn takes_trees(&self) -> bool {
@@ -159,7 +221,12 @@ impl Backend for OpenVino {
 
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
         Ok(Box::new(OpenVinoSession {
-            rotary: RotaryRows::new(&self.bundle, room.rows)?,
+            rotary: RotaryRows::new(
+                &self.bundle,
+                self.sections.known_as(self.lending().copy()),
+                room.rows,
+                &self.home(),
+            )?,
             bundle: Arc::clone(&self.bundle),
             row: Vec::new(),
             rows: room.rows,
@@ -202,8 +269,9 @@ impl Session for OpenVinoSession {
                 scratch: order.scratch,
                 class: order.class,
                 cancel: order.cancel,
+                watch: None,
             };
-            running.launch(*launch, order.batch)?;
+            running.launch_again(*launch, order.batch)?;
             done += 1;
         }
         Ok(done)
@@ -230,6 +298,13 @@ impl Session for OpenVinoSession {
     fn switch_always(&mut self) {
         self.switching.switch_always();
     }
+}
+
+/// OpenVINO's name of a SoC's NPU.
+fn npu_of(soc: &Soc) -> Option<String> {
+    let mut names = soc.devices.iter().map(|device| &device.openvino);
+    let npu = names.find(|name| DeviceClass::of_openvino(name) == Some(DeviceClass::Npu));
+    npu.cloned()
 }
 
 /// The need for OpenVINO; none where programs serve every kernel of a model on every device of a SoC.

@@ -5,23 +5,29 @@ use std::sync::Arc;
 
 use heg_artifacts::manifest::RopeTable;
 use heg_artifacts::{Bundle, SectionId};
-use heg_openvino::{Memory, Tensor, TensorType};
+use heg_openvino::{Tensor, TensorType};
 
-use crate::error::{ExecError, openvino};
-use crate::mem::{BundleMemory, RowBuffer};
+use super::sections::Sections;
+use crate::error::ExecError;
+use crate::mem::{MemoryHome, RowBuffer};
 use heg_sched::Span;
 
 /// Rotary rows of one lane.
 pub(super) struct RotaryRows {
     bundle: Arc<Bundle>,
-    memory: Arc<dyn Memory>,
+    sections: Sections,
     cos: RowBuffer,
     sin: RowBuffer,
 }
 
 impl RotaryRows {
-    /// Rows for every table of the bundle, for calls of up to `rows` tokens.
-    pub(super) fn new(bundle: &Arc<Bundle>, rows: usize) -> Result<Self, ExecError> {
+    /// Rows for every table of the bundle, for calls of up to `rows` tokens: views of `sections`, or in `home`.
+    pub(super) fn new(
+        bundle: &Arc<Bundle>,
+        sections: Sections,
+        rows: usize,
+        home: &MemoryHome,
+    ) -> Result<Self, ExecError> {
         let widths = bundle
             .manifest()
             .rope
@@ -30,9 +36,9 @@ impl RotaryRows {
         let width = widths.max().unwrap_or(1);
         Ok(Self {
             bundle: Arc::clone(bundle),
-            memory: Arc::new(BundleMemory(Arc::clone(bundle))),
-            cos: RowBuffer::new(rows, width, TensorType::F32)?,
-            sin: RowBuffer::new(rows, width, TensorType::F32)?,
+            sections,
+            cos: RowBuffer::new(rows, width, TensorType::F32, home)?,
+            sin: RowBuffer::new(rows, width, TensorType::F32, home)?,
         })
     }
 
@@ -49,33 +55,16 @@ impl RotaryRows {
         {
             let width = table.width as usize;
             return Ok((
-                self.view(table.cos, span.position, rows, width)?,
-                self.view(table.sin, span.position, rows, width)?,
+                self.sections
+                    .rows(table.cos, (span.position, rows), width)?,
+                self.sections
+                    .rows(table.sin, (span.position, rows), width)?,
             ));
         }
         Ok((
             self.gather(table, table.cos, &self.cos, spans, rows)?,
             self.gather(table, table.sin, &self.sin, spans, rows)?,
         ))
-    }
-
-    fn view(
-        &self,
-        id: SectionId,
-        first: usize,
-        rows: usize,
-        width: usize,
-    ) -> Result<Tensor, ExecError> {
-        self.bundle.section(id).map_err(ExecError::Section)?;
-        let range = self.bundle.section_range(id).map_err(ExecError::Section)?;
-        let offset = range.start as usize + first * width * TensorType::F32.bytes();
-        Tensor::new(
-            Arc::clone(&self.memory),
-            offset,
-            TensorType::F32,
-            &[rows, width],
-        )
-        .map_err(openvino("view of a rotary table"))
     }
 
     fn gather(

@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_artifacts::{Bundle, SectionId};
-use heg_openvino::{HostBuffer, Memory, Tensor, TensorType};
+use heg_openvino::{Memory, Tensor, TensorType};
 
 use super::ir::Extent;
+use super::lending::{SectionPlace, WeightCopy};
 use crate::error::{ExecError, openvino};
+use crate::mem::MemoryHome;
 
 /// Sections as memory.
 #[derive(Clone)]
@@ -19,6 +21,8 @@ pub(super) struct Sections {
     memory: Arc<dyn Memory>,
     /// Offsets of sections in `memory`, if they differ from those in the bundle.
     copied: Option<BTreeMap<SectionId, u64>>,
+    /// The copy of some sections that a device's kernels bind instead.
+    known: Option<Arc<WeightCopy>>,
 }
 
 impl Sections {
@@ -28,11 +32,29 @@ impl Sections {
             bundle,
             memory,
             copied: None,
+            known: None,
         }
     }
 
-    /// Copies some sections and hashes the copies.
-    pub(super) fn copied(bundle: &Arc<Bundle>, ids: &[SectionId]) -> Result<Self, ExecError> {
+    /// The same sections, as tensors in a device's copy where that has them.
+    pub(super) fn known_as(&self, copy: Option<&Arc<WeightCopy>>) -> Self {
+        Self {
+            known: copy.cloned(),
+            ..self.clone()
+        }
+    }
+
+    /// The memory in which sections are.
+    pub(super) fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
+    }
+
+    /// Copies some sections to `home` and hashes the copies.
+    pub(super) fn copied(
+        bundle: &Arc<Bundle>,
+        ids: &[SectionId],
+        home: &MemoryHome,
+    ) -> Result<Self, ExecError> {
         let mut places = BTreeMap::new();
         let mut end: u64 = 0;
         for id in ids {
@@ -42,7 +64,9 @@ impl Sections {
                 end = (end + (range.end - range.start)).next_multiple_of(PAGE_BYTES);
             }
         }
-        let buffer = HostBuffer::new(end as usize).map_err(openvino("copy of sections"))?;
+        let buffer = home
+            .buffer(end as usize)
+            .map_err(openvino("copy of sections"))?;
         for (id, start) in &places {
             let bytes = bundle.section_copy(*id).map_err(|error| match error {
                 heg_artifacts::Error::Corrupt { .. } => ExecError::ChangedInMemory {
@@ -58,6 +82,7 @@ impl Sections {
             bundle: Arc::clone(bundle),
             memory: Arc::new(buffer),
             copied: Some(places),
+            known: None,
         })
     }
 
@@ -92,9 +117,32 @@ impl Sections {
         element: TensorType,
         shape: &[usize],
     ) -> Result<Tensor, ExecError> {
-        let start = self.offset(id)? as usize;
-        Tensor::new(Arc::clone(&self.memory), start, element, shape)
+        let (memory, start) = self.place(id)?;
+        Tensor::new(memory, start as usize, element, shape)
             .map_err(openvino(format!("view of {}", self.bundle.label(id))))
+    }
+
+    /// Rows of a section that is a table of `width` numbers of f32 a row, as a tensor.
+    pub(super) fn rows(
+        &self,
+        id: SectionId,
+        (first, rows): (usize, usize),
+        width: usize,
+    ) -> Result<Tensor, ExecError> {
+        let (memory, start) = self.place(id)?;
+        let start = start as usize + first * width * TensorType::F32.bytes();
+        Tensor::new(memory, start, TensorType::F32, &[rows, width])
+            .map_err(openvino(format!("view of {}", self.bundle.label(id))))
+    }
+
+    /// The memory that a tensor of a section is a view of, and the section's offset there, after its hash was checked.
+    fn place(&self, id: SectionId) -> Result<SectionPlace, ExecError> {
+        if let Some(known) = &self.known
+            && let Some(place) = known.section(&self.bundle, id)?
+        {
+            return Ok(place);
+        }
+        Ok((Arc::clone(&self.memory), self.offset(id)?))
     }
 
     /// A section as bytes.

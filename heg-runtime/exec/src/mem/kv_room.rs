@@ -1,0 +1,162 @@
+//! The room of KV caches: how many rows the cache of a request has, and where they are.
+//!
+//! In host memory every cache has address space for the longest context, and takes pages as they are written. Memory that
+//! a device knows is taken whole, and at once. There a cache has rows for what its request may need, and moves into a
+//! larger one when a later call of its flow needs more.
+
+use std::sync::Arc;
+
+use heg_artifacts::manifest::{Manifest, ShapeClass};
+use heg_spec::Group;
+
+use super::home::MemoryHome;
+use super::kv::{KvCache, KvShape};
+use crate::error::ExecError;
+
+/// Makes the KV caches of a model.
+#[derive(Clone)]
+pub struct KvRoom {
+    /// Shape of a cache for the longest context.
+    shape: KvShape,
+    home: MemoryHome,
+    /// Rows of context of static attention, in ascending order, for each number of tokens that it takes.
+    buckets: Arc<[Vec<usize>]>,
+}
+
+impl KvRoom {
+    /// The room of a model's caches of this shape.
+    pub(crate) fn new(manifest: &Manifest, shape: KvShape, home: MemoryHome) -> Self {
+        let mut by_tokens = std::collections::BTreeMap::<u32, Vec<usize>>::new();
+        let kernels = manifest.kernels.iter();
+        let attention = kernels.filter(|kernel| kernel.group == Group::Mha);
+        for variant in attention.flat_map(|kernel| &kernel.variants) {
+            if let ShapeClass::Bucket { tokens, context } = variant.shape {
+                by_tokens.entry(tokens).or_default().push(context as usize);
+            }
+        }
+        for buckets in by_tokens.values_mut() {
+            buckets.sort_unstable();
+        }
+        Self {
+            shape,
+            home,
+            buckets: by_tokens.into_values().collect(),
+        }
+    }
+
+    /// The same room, for caches of another shape.
+    #[must_use]
+    pub fn with_shape(self, shape: KvShape) -> Self {
+        Self { shape, ..self }
+    }
+
+    /// Shape of a cache for the longest context.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Makes an empty cache for `tokens` tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::Reserve`] if there is not enough memory.
+    pub fn reserve(&self, tokens: usize) -> Result<KvCache, ExecError> {
+        if self.home.is_host() {
+            return KvCache::reserve(self.shape);
+        }
+        KvCache::at(self.shape_for(tokens), &self.home)
+    }
+
+    /// Returns a larger cache with the first `kept` tokens of one that has no room for `tokens`, and room for as many
+    /// again; `None` if it has the room.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`reserve`](Self::reserve).
+    pub fn larger(
+        &self,
+        cache: &KvCache,
+        kept: usize,
+        tokens: usize,
+    ) -> Result<Option<KvCache>, ExecError> {
+        if cache.context_tokens() >= tokens.min(self.shape.context_tokens) {
+            return Ok(None);
+        }
+        let mut larger = self.reserve(tokens.saturating_mul(2))?;
+        cache.copy_to(&larger, kept)?;
+        larger.advance(kept);
+        Ok(Some(larger))
+    }
+
+    /// The smallest shape that every kernel can run on for up to `tokens` tokens: static attention reads all rows of its
+    /// bucket.
+    fn shape_for(&self, tokens: usize) -> KvShape {
+        let longest = self.shape.context_tokens;
+        let least = |buckets: &Vec<usize>| {
+            let mut buckets = buckets.iter();
+            buckets.find(|context| **context >= tokens).copied()
+        };
+        let rows = self.buckets.iter().filter_map(least).max();
+        KvShape {
+            context_tokens: rows.unwrap_or(0).max(tokens).min(longest),
+            ..self.shape
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heg_openvino::TensorType;
+
+    use super::*;
+
+    #[test]
+    fn a_cache_has_the_rows_of_the_bucket_that_its_tokens_reach() {
+        let shape = KvShape {
+            layers: 2,
+            width: 4,
+            context_tokens: 4000,
+            padding_rows: 32,
+            element: TensorType::F16,
+        };
+        let room = KvRoom {
+            shape,
+            home: MemoryHome::default(),
+            buckets: Arc::from([vec![256, 512, 1024], vec![512, 2048]]),
+        };
+        for (tokens, rows) in [
+            (1, 512),
+            (512, 512),
+            (513, 2048),
+            (2049, 2049),
+            (9000, 4000),
+        ] {
+            assert_eq!(room.shape_for(tokens).context_tokens, rows, "{tokens}");
+        }
+    }
+
+    #[test]
+    fn rows_move_where_a_cache_has_no_room_for_more() {
+        let shape = |context_tokens| KvShape {
+            layers: 2,
+            width: 4,
+            context_tokens,
+            padding_rows: 0,
+            element: TensorType::F32,
+        };
+        let room = KvRoom {
+            shape: shape(20),
+            home: MemoryHome::default(),
+            buckets: Arc::from([]),
+        };
+        let small = KvCache::reserve(shape(5)).unwrap();
+        let rows: Vec<u8> = (0..5 * shape(5).token_bytes()).map(|at| at as u8).collect();
+        small.restore(5, 5, &mut rows.as_slice()).unwrap();
+        assert!(room.larger(&small, 5, 5).unwrap().is_none());
+        let large = room.larger(&small, 5, 12).unwrap().unwrap();
+        assert_eq!((large.context_tokens(), large.tokens()), (20, 5));
+        let mut moved = Vec::new();
+        large.save(5, &mut moved).unwrap();
+        assert_eq!(moved, rows);
+    }
+}

@@ -238,6 +238,9 @@ impl Executor {
         for (place, prepared) in &mut ready {
             answers::examine(&self.needs, *place, prepared, &mut self.verdicts)?;
         }
+        for (place, prepared) in &mut ready {
+            prepared.leave_lost_devices(&self.needs, *place)?;
+        }
         if let Some(cache) = loader.cache()
             && before != self.verdicts
         {

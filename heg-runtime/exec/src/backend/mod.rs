@@ -25,6 +25,7 @@ use heg_spec::soc::Device;
 use crate::batch::{Batch, Coming, GoesOn};
 use crate::error::ExecError;
 use crate::form::Form;
+use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, Rung};
 use crate::mem::Scratch;
 use crate::parts::Parts;
@@ -60,6 +61,11 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Whether kernels may hang on a device: they are then cancelled, and the lane is lost if that does not end them.
     fn may_hang(&self, _: &DeviceFacts) -> bool {
+        false
+    }
+
+    /// Whether the device of a rung is lost: no form of it runs again.
+    fn is_lost(&self, _: Rung) -> bool {
         false
     }
 
@@ -150,7 +156,7 @@ pub(crate) type Tailor =
 /// Whether the next load may succeed.
 pub type LoadPermit = Arc<dyn Fn() -> Result<(), ExecError> + Send + Sync>;
 
-/// The back ends of a machine.
+/// The back ends of a machine. GPUs are examined in a process of their own first, if there is a program for that.
 ///
 /// # Errors
 ///
@@ -159,9 +165,10 @@ pub(crate) fn all(
     bundle: &Arc<Bundle>,
     soc: &Soc,
     core: Option<Core>,
+    examiner: Option<&GpuExaminer>,
 ) -> Result<Vec<Box<dyn Backend>>, ExecError> {
     Ok(vec![
-        Box::new(gpu::GpuPrograms::open(bundle, soc)),
+        Box::new(gpu::GpuPrograms::open(bundle, soc, examiner)),
         Box::new(programs::CpuPrograms::new(soc)),
         Box::new(openvino::OpenVino::open(bundle, soc, core)?),
     ])

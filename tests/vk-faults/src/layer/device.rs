@@ -50,6 +50,15 @@ impl LayerDevice {
     fn book(&self) -> MutexGuard<'_, Book> {
         locked(&self.book)
     }
+
+    /// The result of a call that finds the device lost. A device that is lost runs nothing any more, so what it was given may
+    /// be freed; this one runs to its end first.
+    fn lost(&self) -> vk::Result {
+        // SAFETY: the device is alive, as one of its calls is under way. Nobody else uses its queue meanwhile but to submit,
+        // which drivers that are asked here do under a lock of their own.
+        let _ = unsafe { (self.calls.device_wait_idle)(self.handle) };
+        vk::Result::ERROR_DEVICE_LOST
+    }
 }
 
 /// The layer's own function of a name.
@@ -129,7 +138,7 @@ unsafe extern "system" fn queue_submit(
             (device.calls.queue_submit)(queue, count, submits, fence)
         },
         Submission::Withheld => vk::Result::SUCCESS,
-        Submission::Lost => vk::Result::ERROR_DEVICE_LOST,
+        Submission::Lost => device.lost(),
         // SAFETY: the caller's; the queue, which is the only one, is idle before memories are read and written, and whoever
         // reads what was submitted waits for this call first.
         Submission::Damaged => unsafe {
@@ -191,7 +200,7 @@ unsafe extern "system" fn wait_semaphores(
     let given = Duration::from_nanos(nanoseconds);
     let outcome = device.book().wait(value);
     let left = match outcome {
-        Wait::Lost => return vk::Result::ERROR_DEVICE_LOST,
+        Wait::Lost => return device.lost(),
         Wait::Silent(time) if time > given => {
             thread::sleep(given);
             return vk::Result::TIMEOUT;

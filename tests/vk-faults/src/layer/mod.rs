@@ -25,11 +25,14 @@ use book::Book;
 use device::LayerDevice;
 use link::{DeviceLink, InstanceLink, Missing, Negotiation, link_in};
 
-/// The layer below an instance, and the instance.
+/// An instance, and the functions of the layer below. These are asked for while the instance is made: later the loader gives
+/// those of the first layer.
 #[derive(Clone, Copy)]
 struct LayerInstance {
     handle: vk::Instance,
     below: vk::PFN_vkGetInstanceProcAddr,
+    destroy: Option<vk::PFN_vkDestroyInstance>,
+    properties: Option<vk::PFN_vkGetPhysicalDeviceProperties2>,
 }
 
 /// Instances and devices by their keys.
@@ -142,7 +145,16 @@ unsafe extern "system" fn create_instance(
         let made = create(info, allocator, instance);
         if made == vk::Result::SUCCESS {
             let handle = *instance;
-            locked(&INSTANCES).insert(key(handle), LayerInstance { handle, below });
+            let destroy = below(handle, c"vkDestroyInstance".as_ptr());
+            let properties = below(handle, c"vkGetPhysicalDeviceProperties2".as_ptr());
+            let own = LayerInstance {
+                handle,
+                below,
+                destroy: destroy.map(|it| transmute::<_, vk::PFN_vkDestroyInstance>(it)),
+                properties: properties
+                    .map(|it| transmute::<_, vk::PFN_vkGetPhysicalDeviceProperties2>(it)),
+            };
+            locked(&INSTANCES).insert(key(handle), own);
         }
         made
     }
@@ -155,14 +167,10 @@ unsafe extern "system" fn destroy_instance(
     instance: vk::Instance,
     allocator: *const vk::AllocationCallbacks<'_>,
 ) {
-    // SAFETY: the instance is alive until the layer below destroys it; the function of this name has this type.
+    // SAFETY: the instance is alive until the layer below destroys it.
     unsafe {
-        let Some(known) = locked(&INSTANCES).remove(&key(instance)) else {
-            return;
-        };
-        if let Some(destroy) = (known.below)(instance, c"vkDestroyInstance".as_ptr()) {
-            let destroy =
-                transmute::<unsafe extern "system" fn(), vk::PFN_vkDestroyInstance>(destroy);
+        let known = locked(&INSTANCES).remove(&key(instance));
+        if let Some(destroy) = known.and_then(|known| known.destroy) {
             destroy(instance, allocator);
         }
     }
@@ -219,18 +227,10 @@ unsafe extern "system" fn properties(
     physical: vk::PhysicalDevice,
     properties: *mut vk::PhysicalDeviceProperties2<'_>,
 ) {
-    // SAFETY: the physical device is one of a live instance; the function of this name has this type, and the structure is
-    // the caller's.
+    // SAFETY: the physical device is one of a live instance, and the structure is the caller's.
     unsafe {
-        let Some(instance) = instance_of(key(physical)) else {
-            return;
-        };
-        let name = c"vkGetPhysicalDeviceProperties2".as_ptr();
-        if let Some(below) = (instance.below)(instance.handle, name) {
-            let below = transmute::<
-                unsafe extern "system" fn(),
-                vk::PFN_vkGetPhysicalDeviceProperties2,
-            >(below);
+        let instance = instance_of(key(physical));
+        if let Some(below) = instance.and_then(|instance| instance.properties) {
             below(physical, properties);
         }
         let (Some(plan), Some(said)) = (plan(), properties.as_mut()) else {

@@ -18,7 +18,7 @@ use super::{Seen, layered, plan};
 use crate::world::{GPU_ALONE, gpu_bundle};
 
 /// Tokens that are decoded.
-const TOKENS: u32 = 200;
+const TOKENS: u32 = 100;
 
 /// The time that this thread was on a processor.
 fn thread_time() -> Duration {

@@ -135,7 +135,7 @@ fn memory_that_is_refused_costs_a_request_nothing() {
     layered(test, MINUTES, |layer| {
         let name = "agent-xpu";
         let ready = before_requests(layer, name, GPU_AND_CPU);
-        for (after, times) in [(0, 1), (1, 1), (5, 1), (9, 1), (0, u64::MAX)] {
+        for (after, times) in [(0, 1), (5, 1), (0, u64::MAX)] {
             plan_one(layer, VkFault::NoMemory, ready.allocations + after, times);
             let (seen, health) = served(layer, World::new(name, GPU_AND_CPU));
             let what = format!("after {after}, {times} times");

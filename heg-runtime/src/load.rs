@@ -1,9 +1,11 @@
 //! A mapped bundle with its text side: the entry point of every command.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use heg_artifacts::{Bundle, SectionId};
 use heg_profiler::annotation::Annotations;
@@ -13,7 +15,8 @@ use heg_spec::{Policy, Soc};
 use crate::error::RuntimeError;
 use crate::platform::{lockable_bytes, memory_bytes};
 use heg_engine::{Engine, EngineOptions, annotations};
-use heg_exec::{Executor, ExecutorOptions, Loader};
+use heg_exec::{Executor, ExecutorOptions, GpuExaminer, Loader};
+use heg_files::OwnFolder;
 use heg_text::{ChatTemplate, Tokenizer};
 
 /// An open bundle.
@@ -127,6 +130,26 @@ impl Loaded {
         Ok(Loader::open(Arc::clone(&self.bundle), soc.clone())?)
     }
 
+    /// Returns a loader like [`loader`](Self::loader), with a cache, which uses a GPU only after a process of its own has
+    /// run the bundle there: `program` with `arguments`, which calls [`examine`](heg_exec::examine) with the last of its
+    /// arguments and prints what that returns.
+    pub fn examined_loader(
+        &self,
+        soc: &Soc,
+        cache: OwnFolder,
+        (program, arguments): (PathBuf, Vec<OsString>),
+    ) -> Result<Loader, RuntimeError> {
+        let examiner = GpuExaminer {
+            program,
+            arguments,
+            bundle: self.path.clone(),
+            cache,
+            patience: EXAMINATION_MAX,
+        };
+        let bundle = Arc::clone(&self.bundle);
+        Ok(Loader::open_examined(bundle, soc.clone(), &examiner)?)
+    }
+
     /// Starts an engine on the devices of `soc`; returns before kernels are ready.
     ///
     /// # Errors
@@ -158,6 +181,9 @@ impl Loaded {
             })
     }
 }
+
+/// The longest time in which a GPU is examined. Chosen: drivers of phones compile for seconds, and large weights are copied.
+const EXAMINATION_MAX: Duration = Duration::from_secs(120);
 
 /// The unparsed text side of a bundle.
 pub struct TextFiles {

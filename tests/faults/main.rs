@@ -17,4 +17,5 @@ mod soak;
 mod switching;
 mod two_lanes;
 mod verification;
+mod vulkan;
 mod world;

@@ -10,7 +10,7 @@ use heg_runtime::engine::{
     EndTokens, Ending, Engine, EngineOptions, Fault, FaultPlan, Request, Rule, Speculation, Update,
     Victim,
 };
-use heg_runtime::exec::ExecutorOptions;
+use heg_runtime::exec::{ExecutorOptions, Loader};
 use heg_sched::Observer;
 use heg_sched::{Class, Finish, FlowId, RequestId, Switching};
 use heg_spec::{DeviceClass, Policy, WeightForm, shipped};
@@ -31,25 +31,42 @@ pub(crate) fn policies() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 pub(crate) const ONE_LANE: &str = "host-cpu-f32";
 pub(crate) const TWO_LANES: &str = "host-roles";
+/// A lane of a GPU beside one of the CPU, and a GPU alone.
+pub(crate) const GPU_AND_CPU: &str = "host-cpu-gpu";
+pub(crate) const GPU_ALONE: &str = "host-gpu";
 
-/// Returns the bundle of the tiny agent in f32, compiled once. It is in Cargo's folder, since nothing removes the files
-/// of a static.
+/// Returns the bundle of the tiny agent in f32.
 pub(crate) fn bundle() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
-    BUNDLE.get_or_init(|| {
-        let workbench = Workbench::new().unwrap();
-        let f32 = |spec: &mut heg_spec::ModelSpec| spec.weights = WeightForm::F32;
-        let (compiled, _) = workbench
-            .compile(&fixture("tiny-agent"), "model", f32)
-            .unwrap();
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        // Another process of these tests may have it mapped, so it is replaced, not written.
-        let copy = NamedTempFile::new_in(folder).unwrap();
-        std::fs::copy(compiled, copy.path()).unwrap();
-        let bundle = folder.join("faults-tiny-agent.heg");
-        copy.persist(&bundle).unwrap();
-        bundle
-    })
+    BUNDLE.get_or_init(|| compiled("faults-tiny-agent.heg", WeightForm::F32))
+}
+
+/// Returns the bundle of the tiny agent with integer weights, as GPUs are made for.
+pub(crate) fn gpu_bundle() -> &'static Path {
+    static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
+    BUNDLE.get_or_init(|| compiled("faults-tiny-agent-gpu.heg", WeightForm::W8A16))
+}
+
+/// Compiles a bundle once for a process. It is in Cargo's folder, since nothing removes the files of a static.
+fn compiled(name: &str, weights: WeightForm) -> PathBuf {
+    let workbench = Workbench::new().unwrap();
+    let change = |spec: &mut heg_spec::ModelSpec| spec.weights = weights;
+    let compiled = workbench.compile(&fixture("tiny-agent"), "model", change);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    // Another process of these tests may have it mapped, so it is replaced, not written.
+    let copy = NamedTempFile::new_in(folder).unwrap();
+    std::fs::copy(compiled.unwrap().0, copy.path()).unwrap();
+    let bundle = folder.join(name);
+    copy.persist(&bundle).unwrap();
+    bundle
+}
+
+/// Returns the bundle for a machine, and the machine whose answers are its references: a GPU says what the CPU says.
+fn bundle_for(soc: &'static str) -> (&'static Path, &'static str) {
+    match soc {
+        GPU_AND_CPU | GPU_ALONE => (gpu_bundle(), "host-cpu"),
+        soc => (bundle(), soc),
+    }
 }
 
 /// A prompt, and its answer by an executor that nothing else uses.
@@ -86,13 +103,16 @@ pub(crate) fn references(soc: &'static str) -> &'static [Reference] {
     static ONE: OnceLock<Vec<Reference>> = OnceLock::new();
     static TWO: OnceLock<Vec<Reference>> = OnceLock::new();
     static PLUGIN: OnceLock<Vec<Reference>> = OnceLock::new();
+    static GPU: OnceLock<Vec<Reference>> = OnceLock::new();
     let known = match soc {
         ONE_LANE => &ONE,
         TWO_LANES => &TWO,
+        GPU_AND_CPU | GPU_ALONE => &GPU,
         _ => &PLUGIN,
     };
     known.get_or_init(|| {
-        let mut executor = executor(bundle(), soc, CHUNK_TOKENS).unwrap();
+        let (bundle, soc) = bundle_for(soc);
+        let mut executor = executor(bundle, soc, CHUNK_TOKENS).unwrap();
         let lengths = [3, 40, 17, 70, 33, 100, 9, 55];
         let reference = |(at, length): (usize, usize)| {
             let token = |i: usize| (5 + (i * i + 7 * i * (at + 1) + 13 * at) % 200) as u32;
@@ -172,6 +192,14 @@ impl World {
         Self::of(policy, (name, soc), options, plan)
     }
 
+    /// Creates a world on a loader's devices, whose kernels count as hung after a time.
+    pub(crate) fn on(loader: Loader, (name, soc): (&str, &'static str), hung_ms: u32) -> Self {
+        let mut policy = policy(name);
+        policy.limits.timeout_min_ms = hung_ms;
+        let options = in_chunks(CHUNK_TOKENS);
+        Self::over(loader, policy, (name, soc), options, FaultPlan::default())
+    }
+
     /// Creates a world whose answers are drafted, right except for a few tokens. Its kernels count as hung early.
     pub(crate) fn drafting(name: &str, soc: &'static str, speculation: Speculation) -> Self {
         let mut policy = impatient(name);
@@ -227,9 +255,20 @@ impl World {
         options: EngineOptions,
         plan: FaultPlan,
     ) -> Self {
-        let references = references(soc);
-        let loaded = Loaded::open(bundle()).unwrap();
+        let loaded = Loaded::open(bundle_for(soc).0).unwrap();
         let loader = loaded.loader(&shipped::soc(soc).unwrap()).unwrap();
+        Self::over(loader, policy, (name, soc), options, plan)
+    }
+
+    /// Creates a world on a loader's devices.
+    fn over(
+        loader: Loader,
+        policy: Policy,
+        (name, soc): (&str, &'static str),
+        options: EngineOptions,
+        plan: FaultPlan,
+    ) -> Self {
+        let references = references(soc);
         let folder = tempfile::tempdir().unwrap();
         let options = EngineOptions {
             flash: Some(folder.path().to_owned()),

@@ -17,7 +17,7 @@ const CHUNK_TOKENS: usize = 32;
 const ANSWER_TOKENS: u32 = 12;
 
 /// Returns whether there is a device with the bits of CPU programs; notes the reason if there is none.
-fn gpu_or_skip(test: &str) -> bool {
+pub(crate) fn gpu_or_skip(test: &str) -> bool {
     let Some(device) = device_or_skip(test) else {
         return false;
     };

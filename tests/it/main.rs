@@ -21,6 +21,7 @@ mod gguf;
 mod gguf_text;
 mod golden;
 mod gpu;
+mod gpu_bits;
 mod gpu_lanes;
 mod gpu_modules;
 mod ladder;

@@ -22,10 +22,12 @@ mod terminal;
 mod text_guard;
 mod verify;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
+use heg_runtime::RuntimeError;
 
 /// Run HEG bundles: language models compiled ahead of time.
 #[derive(Parser)]
@@ -62,6 +64,12 @@ enum Command {
     /// Make prompts and compile forms for the process that starts this one
     #[command(hide = true)]
     TextWorker,
+    /// Run a bundle on a GPU for the process that starts this one
+    #[command(hide = true)]
+    GpuExaminer {
+        /// What to run, and where
+        question: OsString,
+    },
 }
 
 impl Command {
@@ -72,13 +80,16 @@ impl Command {
             Self::Serve(_) => true,
             Self::BenchServe(_) | Self::Score(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
-            Self::Explain(_) | Self::TextWorker => false,
+            Self::Explain(_) | Self::TextWorker | Self::GpuExaminer { .. } => false,
         }
     }
 }
 
 /// Name of the subcommand that runs the worker.
 const TEXT_WORKER: &str = "text-worker";
+
+/// Name of the subcommand that examines a GPU.
+const GPU_EXAMINER: &str = "gpu-examiner";
 
 const EXAMPLES: &str = "Examples:
   heg run model.heg --prompt 'Will it rain in Oslo tomorrow?' --max-tokens 64
@@ -119,6 +130,13 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Explain(arguments) => explain::run(arguments),
         Command::BenchServe(arguments) => bench_serve::run(arguments),
         Command::Profile(arguments) => profile::run(arguments),
+        Command::GpuExaminer { question } => {
+            println!(
+                "{}",
+                heg_runtime::exec::examine(question).map_err(RuntimeError::from)?
+            );
+            Ok(())
+        }
         // Handled earlier: it has no errors to report, and nobody to report them to.
         Command::TextWorker => Ok(()),
     }

@@ -12,6 +12,8 @@ use heg_runtime::{Descent, Loaded, RuntimeError, read_policy, read_soc, summary,
 use heg_spec::{Isa, Soc};
 use heg_text::SamplingParams;
 
+use crate::GPU_EXAMINER;
+
 /// The devices that the machine has.
 const AUTO: &str = "auto";
 
@@ -56,14 +58,19 @@ impl Machine {
         }
     }
 
-    /// Returns a loader on the requested devices, with the user's cache.
+    /// Returns a loader on the requested devices, with the user's cache. A GPU is examined first by another process of this
+    /// program.
     pub(crate) fn loader(&self, loaded: &Loaded) -> Result<Loader, RuntimeError> {
         let cache = verified::cache_folder()?;
-        let loader = loaded.loader(&self.soc(cache.as_ref())?)?;
-        Ok(match cache {
-            Some(cache) => loader.with_cache(cache),
-            None => loader,
-        })
+        let soc = self.soc(cache.as_ref())?;
+        match (cache, std::env::current_exe()) {
+            (Some(cache), Ok(this)) => {
+                let examiner = (this, vec![GPU_EXAMINER.into()]);
+                loaded.examined_loader(&soc, cache, examiner)
+            }
+            (Some(cache), Err(_)) => Ok(loaded.loader(&soc)?.with_cache(cache)),
+            (None, _) => loaded.loader(&soc),
+        }
     }
 
     /// Returns the devices, with the requested instructions. Says which they are where nobody named them.

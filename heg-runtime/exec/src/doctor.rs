@@ -9,6 +9,7 @@ use super::executor::verdicts_name;
 use super::loader::Loader;
 use super::place::{Place, all_places, place_kernel};
 use crate::error::ExecError;
+use crate::gpu_examiner::forget;
 use crate::ladder::{DescentStep, Rung};
 use crate::verdicts::{Verdict, Verdicts};
 
@@ -142,5 +143,5 @@ pub fn clear_quarantine(loader: &Loader) -> Result<usize, ExecError> {
     if cleared > 0 {
         verdicts.remember(cache, &name)?;
     }
-    Ok(cleared)
+    Ok(cleared + forget(cache, loader.bundle()))
 }

@@ -76,6 +76,12 @@ pub enum ExecError {
         /// The cause.
         source: heg_gpu::GpuError,
     },
+    /// A GPU could not be examined.
+    #[error("examine the GPU: {message}")]
+    Examination {
+        /// The cause.
+        message: String,
+    },
     /// Bytes of the bundle differ from those that were verified.
     #[error("{part} has changed in memory since it was verified")]
     ChangedInMemory {
@@ -246,6 +252,7 @@ impl ExecError {
             | Self::Program { .. }
             | Self::Gpu { .. }
             | Self::DeviceLost { .. }
+            | Self::Examination { .. }
             | Self::ChangedInMemory { .. }
             | Self::Cache { .. }
             | Self::Reserve { .. }

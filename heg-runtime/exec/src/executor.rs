@@ -260,6 +260,9 @@ impl Executor {
             self.kernels = Kernels::load(Arc::clone(&self.needs), self.options.loader_threads);
             ready = self.examined()?;
         }
+        for (place, prepared) in &mut ready {
+            prepared.leave_lost_devices(&self.needs, *place)?;
+        }
         let loader = &self.needs.loader;
         if let Some(cache) = loader.cache()
             && before != self.verdicts

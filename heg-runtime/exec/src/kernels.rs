@@ -116,6 +116,25 @@ impl Prepared {
         self.refused.insert(rung, reason);
         self.settle(needs, place)
     }
+
+    /// Stops using rungs whose device was lost meanwhile, by another kernel too, and prepares the ones below them.
+    pub(super) fn leave_lost_devices(
+        &mut self,
+        needs: &KernelNeeds,
+        place: Place,
+    ) -> Result<(), ExecError> {
+        let backends = needs.loader.backends();
+        let is_lost = |rung: Rung| backends.iter().any(|backend| backend.is_lost(rung));
+        let lost = |forms: &[Form]| {
+            let mut rungs = forms.iter().map(|form| form.rung);
+            rungs.find(|rung| is_lost(*rung))
+        };
+        while let Some(rung) = lost(&self.forms) {
+            let reason = Reason::Refused("the device was lost".to_owned());
+            self.pass_over(needs, place, rung, reason)?;
+        }
+        Ok(())
+    }
 }
 
 fn nothing_left(loader: &Loader, place: Place, descents: &[Descent]) -> ExecError {

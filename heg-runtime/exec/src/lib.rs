@@ -14,6 +14,7 @@ mod error;
 mod every_row;
 mod executor;
 mod form;
+mod gpu_examiner;
 mod gpu_verdict;
 mod kernels;
 mod ladder;
@@ -41,6 +42,7 @@ pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};
 pub use duty::Duty;
 pub use error::{ExecError, ExitStatus, chain};
 pub use executor::{Descents, Executor, ExecutorOptions, Sequence};
+pub use gpu_examiner::{GpuExaminer, examine};
 pub use gpu_verdict::GpuVerdict;
 pub use ladder::{
     Descent, DescentStep, DeviceFacts, GpuFacts, Misfit, NpuFacts, Reason, Rung, RungSource,

@@ -18,6 +18,7 @@ use crate::backend::{self, Backend, Origin, PairLanes, PairedRoles};
 use crate::duty::Duty;
 use crate::error::ExecError;
 use crate::form::{BackendIndex, Form};
+use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, Ladder, Rung};
 use crate::mem::MemoryHome;
 use crate::parts::Parts;
@@ -41,8 +42,24 @@ impl Loader {
     ///
     /// [`ExecError::OpenVino`] if its libraries are needed and missing.
     pub fn open(bundle: Arc<Bundle>, soc: Soc) -> Result<Self, ExecError> {
-        let backends = backend::all(&bundle, &soc, None)?;
+        let backends = backend::all(&bundle, &soc, None, None)?;
         Ok(Self::over(backends, bundle, soc))
+    }
+
+    /// Opens a bundle like [`open`](Self::open), and uses a GPU only after a process of its own has run the bundle there:
+    /// the first time with this version of its driver. What was found and what is compiled is kept as by
+    /// [`with_cache`](Self::with_cache).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](Self::open).
+    pub fn open_examined(
+        bundle: Arc<Bundle>,
+        soc: Soc,
+        examiner: &GpuExaminer,
+    ) -> Result<Self, ExecError> {
+        let backends = backend::all(&bundle, &soc, None, Some(examiner))?;
+        Ok(Self::over(backends, bundle, soc).with_cache(examiner.cache.clone()))
     }
 
     /// Opens a bundle like [`open`](Self::open), with OpenVINO loaded already.
@@ -51,7 +68,7 @@ impl Loader {
     ///
     /// The errors of [`open`](Self::open).
     pub fn new(core: Core, bundle: Arc<Bundle>, soc: Soc) -> Result<Self, ExecError> {
-        let backends = backend::all(&bundle, &soc, Some(core))?;
+        let backends = backend::all(&bundle, &soc, Some(core), None)?;
         Ok(Self::over(backends, bundle, soc))
     }
 

@@ -49,3 +49,40 @@ pub(crate) fn discard(map: &MmapRaw, range: Range<usize>) {
 /// Keeps the pages: Windows frees those of a mapping only with all of it.
 #[cfg(not(unix))]
 pub(crate) fn discard(_map: &MmapRaw, _range: Range<usize>) {}
+
+/// How a process ended.
+pub(crate) enum Ended {
+    /// Without an error.
+    Well,
+    /// By a fault of its own, as a library's bug has it.
+    Crashed(String),
+    /// With an error, or by somebody else.
+    Otherwise(String),
+}
+
+/// Says how a process ended.
+#[cfg(unix)]
+pub(crate) fn ended(status: std::process::ExitStatus) -> Ended {
+    use std::os::unix::process::ExitStatusExt;
+    match status.signal() {
+        None if status.success() => Ended::Well,
+        None => Ended::Otherwise(status.to_string()),
+        // Whoever needs memory or time may end a process by another one.
+        Some(signal) if FAULTS.contains(&signal) => Ended::Crashed(status.to_string()),
+        Some(_) => Ended::Otherwise(status.to_string()),
+    }
+}
+
+/// Signals that a process gets for what it did: ILL, TRAP, ABRT, BUS, FPE and SEGV on Linux.
+#[cfg(unix)]
+const FAULTS: [i32; 6] = [4, 5, 6, 7, 8, 11];
+
+/// Says how a process ended: Windows has a number above all of ours for a fault.
+#[cfg(not(unix))]
+pub(crate) fn ended(status: std::process::ExitStatus) -> Ended {
+    match status.code() {
+        Some(0) => Ended::Well,
+        Some(code) if (0..=255).contains(&code) => Ended::Otherwise(status.to_string()),
+        _ => Ended::Crashed(status.to_string()),
+    }
+}

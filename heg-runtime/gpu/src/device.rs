@@ -24,6 +24,8 @@ pub struct GpuOptions {
     pub validation: bool,
     /// Whether it is taken for what it is.
     pub treatment: Treatment,
+    /// The way in which weights reach it, where that is known; otherwise it is tried.
+    pub sharing: Option<Sharing>,
 }
 
 /// The kind of device that one is taken for; bits do not depend on it, so that each way can be tested on any.
@@ -127,6 +129,16 @@ impl GpuDevice {
         Ok(candidates.iter().map(info).collect())
     }
 
+    /// Returns the device that [`open`](Self::open) would open, which computes nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError::NoLoader`] and [`GpuError::NoDevice`] where there is none, and what the loader says.
+    pub fn find(options: &GpuOptions) -> Result<GpuInfo, GpuError> {
+        let candidates = Instance::load(false)?.candidates()?;
+        choose(candidates, options.name.as_deref()).map(|found| info(&found))
+    }
+
     /// Opens the device that is asked for, and probes it.
     ///
     /// # Errors
@@ -144,9 +156,10 @@ impl GpuDevice {
             treatment => treatment == Treatment::Discrete,
         };
         // Pages of the host are behind a bus that is tens of times slower than memory of its own.
-        let sharing = match is_discrete {
-            true => Sharing::Copied,
-            false => sharing::try_import(&pipelines, probe.arithmetic),
+        let sharing = match options.sharing {
+            _ if is_discrete => Sharing::Copied,
+            Some(known) => known,
+            None => sharing::try_import(&pipelines, probe.arithmetic),
         };
         Ok(Self {
             pipelines,
@@ -193,6 +206,11 @@ impl GpuDevice {
     /// Invocations of a workgroup at most.
     pub(crate) fn invocations(&self) -> u32 {
         self.device().candidate.invocations
+    }
+
+    /// Whether it was lost, or did not finish in time: nothing that was made on it can run again.
+    pub fn is_lost(&self) -> bool {
+        self.device().is_lost()
     }
 
     /// Whether Vulkan's validation layer watches.

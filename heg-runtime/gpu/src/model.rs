@@ -12,7 +12,7 @@ use heg_artifacts::manifest::{ElementType, KernelUse, Manifest, Port, Role, Weig
 use heg_artifacts::program::Program;
 use heg_spec::Activations;
 
-use crate::device::GpuDevice;
+use crate::device::{GpuDevice, Sharing};
 use crate::error::GpuError;
 use crate::lookup::{EmbeddingCall, GatherCall};
 use crate::order::{GpuOrder, GpuTask};
@@ -97,6 +97,11 @@ impl GpuModel {
     /// The device.
     pub fn device(&self) -> &GpuDevice {
         &self.device
+    }
+
+    /// Returns the way in which its weights reached the device.
+    pub fn sharing(&self) -> Sharing {
+        self.sections.sharing()
     }
 
     /// Runs a pass: writes keys and values of all rows, and gives the logits of `head_rows`, one after the other.

@@ -8,6 +8,15 @@ use super::request::{Class, Lane, Micros, RequestId};
 /// kernel counts as hung (`limits.timeout_min_ms`). Chosen: drivers reset a device within seconds.
 pub const RESET_PATIENCE: u64 = 5;
 
+/// The longest time that requests wait for a lost lane to come back, also where no kernel counts as hung. Chosen: drivers
+/// reset a device within seconds.
+const RETURN_MAX_MS: u32 = 10_000;
+
+/// The time that requests wait for a lost lane to come back: as long as a kernel may hang, and not without an end.
+pub(super) fn return_time(timeout_min_ms: u32) -> Micros {
+    Micros::from_millis(timeout_min_ms.min(RETURN_MAX_MS))
+}
+
 /// A set of lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LaneSet([bool; Lane::ALL.len()]);

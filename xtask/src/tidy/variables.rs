@@ -46,7 +46,7 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 
 /// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
 /// process, and is its own.
-const VARIABLES: [(&str, &[&str]); 19] = [
+const VARIABLES: [(&str, &[&str]); 20] = [
     ("HEG_BLESS", &["artifacts/tests/it/fixture.rs"]),
     ("HEG_BUNDLES", &["heg-compiler/cli/src/output.rs"]),
     (
@@ -66,13 +66,16 @@ const VARIABLES: [(&str, &[&str]); 19] = [
             "tests/it/bits/mod.rs",
             "tests/it/engine.rs",
             "tests/it/gguf.rs",
+            "tests/it/gpu_bits.rs",
             "tests/it/speculation/mod.rs",
             "tests/faults/drafts.rs",
             "tests/faults/kernels.rs",
             "tests/faults/switching.rs",
+            "tests/faults/vulkan/loading.rs",
             "tests/it/trained.rs",
         ],
     ),
+    ("HEG_GPU_WORLDS", &["tests/faults/vulkan/worlds.rs"]),
     ("HEG_MODELS", &["tests/src/questions.rs"]),
     ("HEG_PEERS_VENV", &["xtask/lab/src/bench_peers/genai.rs"]),
     ("HEG_REQUIRE_BROWSER", &["tests/serve/page.rs"]),
@@ -81,6 +84,7 @@ const VARIABLES: [(&str, &[&str]); 19] = [
         &[
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/gpu/tests/it/device.rs",
+            "tests/faults/vulkan/mod.rs",
             "tests/it/gpu.rs",
             "tests/it/gpu_lanes.rs",
         ],

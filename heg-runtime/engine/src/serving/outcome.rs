@@ -177,7 +177,11 @@ impl Serving {
             return;
         }
         let running = self.running[lane as usize].take();
-        let requests = running.map_or(Vec::new(), |running| running.work.requests());
+        let requests = match lane {
+            Lane::Npu => running.map_or(Vec::new(), |running| running.work.requests()),
+            // It has kernels that every request needs, also one that waits or runs elsewhere.
+            Lane::Igpu | Lane::Cpu => self.live.keys().copied().collect(),
+        };
         let error = EngineError::LaneLost {
             lane,
             why: why.clone(),

@@ -25,6 +25,7 @@ use heg_spec::soc::Device;
 use crate::batch::{Batch, Coming, GoesOn};
 use crate::error::ExecError;
 use crate::form::Form;
+use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, Rung};
 use crate::mem::{MemoryHome, Scratch};
 use crate::npu::NpuSetup;
@@ -77,6 +78,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Where its devices want the memory of rows and caches.
     fn home(&self) -> MemoryHome {
         MemoryHome::default()
+    }
+
+    /// Whether the device of a rung is lost: no form of it runs again.
+    fn is_lost(&self, _: Rung) -> bool {
+        false
     }
 
     /// Whether its forms run batches whose tokens are a tree.
@@ -166,7 +172,7 @@ pub(crate) type Tailor =
 /// Whether the next load may succeed.
 pub type LoadPermit = Arc<dyn Fn() -> Result<(), ExecError> + Send + Sync>;
 
-/// The back ends of a machine.
+/// The back ends of a machine. GPUs are examined in a process of their own first, if there is a program for that.
 ///
 /// # Errors
 ///
@@ -175,9 +181,10 @@ pub(crate) fn all(
     bundle: &Arc<Bundle>,
     soc: &Soc,
     core: Option<Core>,
+    examiner: Option<&GpuExaminer>,
 ) -> Result<Vec<Box<dyn Backend>>, ExecError> {
     Ok(vec![
-        Box::new(gpu::GpuPrograms::open(bundle, soc)),
+        Box::new(gpu::GpuPrograms::open(bundle, soc, examiner)),
         Box::new(programs::CpuPrograms::new(soc)),
         Box::new(openvino::OpenVino::open(bundle, soc, core)?),
     ])

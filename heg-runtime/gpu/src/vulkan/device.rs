@@ -29,6 +29,8 @@ pub(crate) struct Device {
     reached: AtomicU64,
     /// Whether a wait ended too early to know that the device is done: what it may use is not freed any more.
     stuck: AtomicBool,
+    /// Whether the driver has said that the device is lost.
+    lost: AtomicBool,
 }
 
 /// Interval at which a flag is read that ends a wait. Chosen: a tenth of the time in which a person notices.
@@ -106,6 +108,7 @@ impl Device {
             }),
             reached: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
         };
         device
             .furnish(family)
@@ -150,10 +153,7 @@ impl Device {
     pub(super) fn submit(&self, commands: &[vk::CommandBuffer]) -> Result<u64, GpuError> {
         if self.is_stuck() {
             // It still runs what nobody waits for any more.
-            return Err(GpuError::Lost {
-                device: self.candidate.name.clone(),
-                call: "a wait before",
-            });
+            return Err(self.abandoned());
         }
         self.with_queue(|queue| {
             let value = queue.submitted + 1;
@@ -206,6 +206,10 @@ impl Device {
         if value <= self.reached.load(Ordering::Relaxed) {
             return Ok(true);
         }
+        if self.is_stuck() {
+            // Whoever waited before has waited for all.
+            return Err(self.abandoned());
+        }
         let (semaphores, values) = ([self.timeline], [value]);
         let info = vk::SemaphoreWaitInfo::default()
             .semaphores(&semaphores)
@@ -231,12 +235,28 @@ impl Device {
         }
     }
 
+    fn abandoned(&self) -> GpuError {
+        GpuError::Lost {
+            device: self.candidate.name.clone(),
+            call: "a wait before",
+        }
+    }
+
     /// Whether the device may still use what it was given for a submission that nobody saw the end of.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
     }
 
+    /// Whether nothing that was made on the device can run again.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_stuck() || self.lost.load(Ordering::Relaxed)
+    }
+
+    /// An error of a call. A device that is lost once stays so.
     pub(super) fn failed(&self, call: &'static str, code: vk::Result) -> GpuError {
+        if code == vk::Result::ERROR_DEVICE_LOST {
+            self.lost.store(true, Ordering::Relaxed);
+        }
         vulkan_error(&self.candidate.name, call, code)
     }
 }

@@ -9,11 +9,11 @@ use super::AgentXpu;
 use super::outlook::Outlook;
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Finish, Work};
-use crate::lanes::{LaneSet, Left, RESET_PATIENCE, Running};
+use crate::lanes::{LaneSet, Left, RESET_PATIENCE, Running, return_time};
 use crate::request::{Lane, Micros};
 
 impl<C: Costs> AgentXpu<C> {
-    /// Least time after which a kernel counts as hung; also the time that requests wait for a lane.
+    /// Least time after which a kernel counts as hung.
     fn patience(&self) -> Micros {
         Micros::from_millis(self.policy.limits.timeout_min_ms)
     }
@@ -104,7 +104,8 @@ impl<C: Costs> AgentXpu<C> {
             self.warmth.forget(actions);
         }
         if self.outlook == Outlook::Served && self.dynamic_lane().is_none() {
-            self.outlook = Outlook::WaitsUntil(self.now + self.patience());
+            self.outlook =
+                Outlook::WaitsUntil(self.now + return_time(self.policy.limits.timeout_min_ms));
         }
     }
 

@@ -8,7 +8,7 @@ use super::{Iteration, SingleLane};
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Finish};
 use crate::isolation::ATTEMPTS;
-use crate::lanes::{LaneSet, RESET_PATIENCE};
+use crate::lanes::{LaneSet, RESET_PATIENCE, return_time};
 use crate::request::{Micros, RequestId};
 
 /// Whether the lane may be used.
@@ -26,6 +26,10 @@ pub(super) enum LaneState {
 impl<C: Costs> SingleLane<C> {
     fn lane_patience(&self) -> Micros {
         Micros::from_millis(self.policy.limits.timeout_min_ms)
+    }
+
+    fn return_time(&self) -> Micros {
+        return_time(self.policy.limits.timeout_min_ms)
     }
 
     /// Resets the lane, since its iteration runs far longer than it should.
@@ -55,7 +59,7 @@ impl<C: Costs> SingleLane<C> {
         self.kv.answered(self.lane);
         let before = self.state;
         if before != LaneState::Gone {
-            self.state = LaneState::Away(self.now + self.lane_patience());
+            self.state = LaneState::Away(self.now + self.return_time());
         }
         match before {
             LaneState::Resetting(_) => self.give_up_iteration(actions),
@@ -73,7 +77,7 @@ impl<C: Costs> SingleLane<C> {
             self.state = LaneState::Gone;
             return self.end_where(Finish::Failed, |_| true, actions);
         }
-        self.state = LaneState::Away(self.now + self.lane_patience());
+        self.state = LaneState::Away(self.now + self.return_time());
         self.kv.is_silent(self.lane);
         let ids: Vec<RequestId> = self
             .iteration

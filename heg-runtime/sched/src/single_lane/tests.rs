@@ -494,3 +494,18 @@ fn requests_wait_for_the_device_to_come_back_but_not_for_ever() {
     driver.submit(4, Class::Proactive, 60, None);
     assert_eq!(driver.iteration().1, [(4, 0, 60)]);
 }
+
+/// On a machine whose kernels do not hang a kernel may take for ever, and the way back of a lost lane may not.
+#[test]
+fn a_lost_lane_is_not_waited_for_without_an_end() {
+    let mut driver = Driver::new("igpu-continuous-batching", |policy| {
+        policy.limits.timeout_min_ms = u32::MAX;
+    });
+    driver.submit(1, Class::Reactive, 60, None);
+    driver.hear(Event::Lost(Lane::Igpu));
+    let wakes = driver.scheduler.next_absence().unwrap();
+    assert_eq!(wakes, driver.now + Micros::from_millis(10_000));
+    driver.now = wakes;
+    driver.hear(Event::Timer);
+    assert_eq!(driver.finished(), [(1, Finish::Failed)]);
+}

@@ -22,11 +22,12 @@ use heg_artifacts::Bundle;
 use heg_files::OwnFolder;
 use heg_gpu::{Fidelity, GpuDevice, GpuOptions};
 use heg_spec::soc::{Device, Gpu};
-use heg_spec::{DeviceClass, Soc};
+use heg_spec::{Activations, DeviceClass, Soc};
 
 use super::runner::Runner;
 use super::{Backend, Origin, Session, SessionRoom};
 use crate::error::{ExecError, chain};
+use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, GpuFacts, Rung, RungSource};
 use crate::parts::Parts;
 use crate::soc::device_of;
@@ -41,8 +42,9 @@ pub(super) struct GpuPrograms {
 }
 
 impl GpuPrograms {
-    /// Opens and probes the devices that a SoC asks for; Vulkan is loaded only where it asks for one.
-    pub(super) fn open(bundle: &Bundle, soc: &Soc) -> Self {
+    /// Opens and probes the devices that a SoC asks for; Vulkan is loaded only where it asks for one. An examiner runs the
+    /// bundle on a device first.
+    pub(super) fn open(bundle: &Bundle, soc: &Soc, examiner: Option<&GpuExaminer>) -> Self {
         let mut opened: BTreeMap<&Gpu, Result<Opened, String>> = BTreeMap::new();
         let mut of_role = BTreeMap::new();
         for role in [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu] {
@@ -53,7 +55,7 @@ impl GpuPrograms {
             };
             let device = opened
                 .entry(gpu)
-                .or_insert_with(|| open(gpu, bundle))
+                .or_insert_with(|| open(gpu, bundle, programs.activations, examiner))
                 .clone();
             let played = |opened| Arc::new(GpuRole::new(opened, programs.activations));
             of_role.insert(role, device.map(played));
@@ -63,9 +65,17 @@ impl GpuPrograms {
 }
 
 /// A device that gives the bits of the CPU programs, with the bundle's modules; or why there is none.
-fn open(gpu: &Gpu, bundle: &Bundle) -> Result<Opened, String> {
+fn open(
+    gpu: &Gpu,
+    bundle: &Bundle,
+    activations: Activations,
+    examiner: Option<&GpuExaminer>,
+) -> Result<Opened, String> {
     let mut options = GpuOptions::from_environment();
     options.name = gpu.name.clone().or(options.name);
+    if let Some(examiner) = examiner {
+        options.sharing = Some(examiner.sharing(&options, activations, bundle)?);
+    }
     let device = GpuDevice::open(&options).map_err(|error| chain(&error))?;
     match device.fidelity() {
         Fidelity::Equal => {
@@ -130,6 +140,11 @@ impl Backend for GpuPrograms {
             role.bring_again(parts.bundle)?;
         }
         Ok(Box::new(GpuForm::new(role, parts)?))
+    }
+
+    fn is_lost(&self, rung: Rung) -> bool {
+        let role = self.of_role.get(&rung.role);
+        matches!(role, Some(Ok(role)) if self.runs(rung) && role.device.is_lost())
     }
 
     fn takes_trees(&self) -> bool {

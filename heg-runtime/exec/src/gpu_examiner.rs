@@ -1,0 +1,439 @@
+//! A GPU is examined in a process of its own before this one uses it, at first sight of its driver and of a bundle.
+//!
+//! A driver compiles pipelines inside the process that asks for them, and reads pages of the host that it says it can read;
+//! where it crashes or hangs, a server would end with it. So another process runs the bundle's programs on the device once:
+//! first with weights where they lie, then with a copy of them. What was found is kept beside the verdicts, by the identity
+//! of device and driver, and by the bundle. An error that may pass is not kept, and a device that failed is not used.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use heg_artifacts::{Bundle, SectionId};
+use heg_files::OwnFolder;
+use heg_gpu::{
+    Fidelity, GpuDevice, GpuInfo, GpuModel, GpuModelOptions, GpuOptions, RowState, Sharing,
+};
+use heg_spec::Activations;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ExecError, chain};
+use crate::platform::{Ended, ended};
+
+/// A program that examines GPUs for a bundle, and the folder in which its findings are kept.
+#[derive(Debug, Clone)]
+pub struct GpuExaminer {
+    /// Path of the executable.
+    pub program: PathBuf,
+    /// Arguments that make it call [`examine`], before those of this crate.
+    pub arguments: Vec<OsString>,
+    /// The bundle's file.
+    pub bundle: PathBuf,
+    /// The cache folder.
+    pub cache: OwnFolder,
+    /// The longest time of an examination.
+    pub patience: Duration,
+}
+
+/// What an examination is to find out, as one argument of the examiner's process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    bundle: PathBuf,
+    /// Part of the name of the device or of its driver.
+    gpu: Option<String>,
+    activations: Activations,
+    sharing: KnownSharing,
+    /// The folder in which pipelines are kept.
+    cache: PathBuf,
+}
+
+/// [`Sharing`] in files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KnownSharing {
+    Imported,
+    Copied,
+}
+
+/// The outcome of an examination that a later start need not repeat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Sight {
+    Usable(KnownSharing),
+    /// Why the device is not used.
+    Refused(String),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    revision: u32,
+    sight: Sight,
+}
+
+/// The outcome of one process.
+enum Answer {
+    Usable(KnownSharing),
+    /// The process was ended by the driver, or did not end: the driver will do so again.
+    Fatal(String),
+    /// An error that may pass.
+    Error(String),
+}
+
+impl GpuExaminer {
+    /// Returns the way in which weights reach a device, or the reason why it is not used.
+    pub(crate) fn sharing(
+        &self,
+        options: &GpuOptions,
+        activations: Activations,
+        bundle: &Bundle,
+    ) -> Result<Sharing, String> {
+        let info = GpuDevice::find(options).map_err(|error| chain(&error))?;
+        let name = file_name(bundle, &info);
+        if let Some(known) = self.recall(&name) {
+            return known.taken();
+        }
+        let ask = |sharing| self.ask(options, activations, sharing);
+        let mut answer = ask(KnownSharing::Imported);
+        if !matches!(answer, Answer::Usable(_)) {
+            answer = ask(KnownSharing::Copied);
+        }
+        let sight = match answer {
+            Answer::Usable(sharing) => Sight::Usable(sharing),
+            Answer::Fatal(reason) => Sight::Refused(format!("{}: {reason}", info.name)),
+            Answer::Error(reason) => return Err(format!("{}: {reason}", info.name)),
+        };
+        self.remember(&name, &sight);
+        sight.taken()
+    }
+
+    /// Has a process run the bundle on the device.
+    fn ask(&self, options: &GpuOptions, activations: Activations, sharing: KnownSharing) -> Answer {
+        let question = Question {
+            bundle: self.bundle.clone(),
+            gpu: options.name.clone(),
+            activations,
+            sharing,
+            cache: self.cache.path().to_owned(),
+        };
+        let text = match serde_json::to_string(&question) {
+            Ok(text) => text,
+            Err(error) => return Answer::Error(error.to_string()),
+        };
+        let mut command = Command::new(&self.program);
+        let command = command.args(&self.arguments).arg(text);
+        let command = command.stdin(Stdio::null());
+        let started = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        match started {
+            Ok(process) => self.answer_of(process),
+            Err(error) => {
+                let program = self.program.display();
+                Answer::Error(format!("its examiner `{program}` does not start: {error}"))
+            }
+        }
+    }
+
+    fn answer_of(&self, mut process: Child) -> Answer {
+        let said = Said::listen(&mut process);
+        let Some(status) = ended_within(&mut process, self.patience) else {
+            let seconds = self.patience.as_secs();
+            return Answer::Fatal(format!(
+                "its driver did not end within {seconds} s in the process that examined it"
+            ));
+        };
+        let Said { out, errors } = said;
+        match ended(status) {
+            Ended::Well => match out.last().as_deref() {
+                Some("imported") => Answer::Usable(KnownSharing::Imported),
+                Some("copied") => Answer::Usable(KnownSharing::Copied),
+                other => Answer::Error(format!("its examiner said {other:?}, expected `copied`")),
+            },
+            Ended::Crashed(how) => Answer::Fatal(format!(
+                "its driver ended the process that examined it ({how})"
+            )),
+            Ended::Otherwise(how) => Answer::Error(errors.last().unwrap_or(how)),
+        }
+    }
+
+    fn recall(&self, name: &str) -> Option<Sight> {
+        let folder = self.cache.folder(FOLDER).ok()?;
+        let text = folder.read(name, FILE_BYTES_MAX).ok()??;
+        let file: File = serde_json::from_slice(&text).ok()?;
+        (file.revision == REVISION).then_some(file.sight)
+    }
+
+    /// Keeps an outcome. Where that fails, a later start examines the device again.
+    fn remember(&self, name: &str, sight: &Sight) {
+        let file = File {
+            revision: REVISION,
+            sight: sight.clone(),
+        };
+        // The file has only text, which JSON can always represent.
+        let text = serde_json::to_string(&file).unwrap_or_default();
+        let folder = self.cache.folder(FOLDER);
+        let _ = folder.and_then(|folder| folder.write(name, &[text.as_bytes()]));
+    }
+}
+
+impl Sight {
+    fn taken(self) -> Result<Sharing, String> {
+        match self {
+            Self::Usable(KnownSharing::Imported) => Ok(Sharing::Imported),
+            Self::Usable(KnownSharing::Copied) => Ok(Sharing::Copied),
+            Self::Refused(reason) => Err(format!(
+                "{reason}; it is not asked again before `heg doctor --clear`"
+            )),
+        }
+    }
+}
+
+/// Forgets what was found of GPUs for a bundle, and returns the number of those that were refused.
+pub(crate) fn forget(cache: &OwnFolder, bundle: &Bundle) -> usize {
+    let Ok(folder) = cache.folder(FOLDER) else {
+        return 0;
+    };
+    let Ok(files) = std::fs::read_dir(folder.path()) else {
+        return 0;
+    };
+    let prefix = prefix(bundle);
+    let mut refused = 0;
+    for name in files.flatten().map(|file| file.file_name()) {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(&prefix)) else {
+            continue;
+        };
+        let text = folder.read(name, FILE_BYTES_MAX).ok().flatten();
+        let file = text.and_then(|text| serde_json::from_slice::<File>(&text).ok());
+        refused += usize::from(matches!(file.map(|it| it.sight), Some(Sight::Refused(_))));
+        // One that stays is found again, and nothing else.
+        let _ = std::fs::remove_file(folder.path().join(name));
+    }
+    refused
+}
+
+fn prefix(bundle: &Bundle) -> String {
+    format!("gpu-{}-", bundle.manifest_id().short())
+}
+
+fn file_name(bundle: &Bundle, info: &GpuInfo) -> String {
+    let identity = SectionId::of(info.identity.as_bytes());
+    format!("{}{}.json", prefix(bundle), identity.short())
+}
+
+/// The examiner's side: runs a bundle's programs on a device, in passes of few rows and of many, and prints in which way
+/// weights reached it.
+///
+/// # Errors
+///
+/// [`ExecError::Examination`] for an argument that is no question, and what the device says.
+pub fn examine(argument: &std::ffi::OsStr) -> Result<&'static str, ExecError> {
+    let text = argument.to_string_lossy();
+    let wrong = |error: serde_json::Error| ExecError::Examination {
+        message: format!("the question is `{text}`: {error}"),
+    };
+    let question: Question = serde_json::from_str(&text).map_err(wrong)?;
+    let failed = |error: heg_gpu::GpuError| ExecError::Examination {
+        message: chain(&error),
+    };
+    let bundle = Bundle::open(&question.bundle).map_err(ExecError::Section)?;
+    let sharing = run(&question, Arc::new(bundle)).map_err(failed)?;
+    Ok(match sharing {
+        Sharing::Imported => "imported",
+        Sharing::Copied => "copied",
+    })
+}
+
+fn run(question: &Question, bundle: Arc<Bundle>) -> Result<Sharing, heg_gpu::GpuError> {
+    let mut options = GpuOptions::from_environment();
+    options.name = question.gpu.clone().or(options.name);
+    options.sharing = match question.sharing {
+        KnownSharing::Imported => None,
+        KnownSharing::Copied => Some(Sharing::Copied),
+    };
+    let device = Arc::new(GpuDevice::open(&options)?);
+    if let Ok(cache) = OwnFolder::create(&question.cache) {
+        device.keep_pipelines(&cache)?;
+    }
+    if *device.fidelity() != Fidelity::Equal {
+        // It runs nothing in any process.
+        return Ok(device.sharing());
+    }
+    let passes: &[u32] = match device.info().kind {
+        "software" => &PASSES[..2],
+        _ => &PASSES,
+    };
+    let rows = passes.iter().copied().max().unwrap_or(1);
+    let model_options = GpuModelOptions {
+        activations: question.activations,
+        rows,
+        cache_rows: rows,
+    };
+    let mut model = GpuModel::new(Arc::clone(&device), bundle, model_options)?;
+    for count in passes {
+        let row = |position| RowState {
+            position,
+            cache_row: position,
+            ..RowState::default()
+        };
+        let states: Vec<_> = (0..*count).map(row).collect();
+        model.run(&states, &[count - 1])?;
+    }
+    Ok(model.sharing())
+}
+
+/// Rows of passes: a decode step, some rows, and on devices of hardware a chunk, whose products go by tiles.
+const PASSES: [u32; 3] = [1, 4, 40];
+
+/// What a process says while it runs.
+struct Said {
+    out: Lines,
+    errors: Lines,
+}
+
+/// The text of a pipe, read to its end by a thread.
+struct Lines(Option<thread::JoinHandle<Vec<u8>>>);
+
+impl Said {
+    fn listen(process: &mut Child) -> Self {
+        Self {
+            out: Lines::of(process.stdout.take()),
+            errors: Lines::of(process.stderr.take()),
+        }
+    }
+}
+
+impl Lines {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> Self {
+        let thread = pipe.and_then(|pipe| {
+            let read = move || {
+                let mut text = Vec::new();
+                // What was read before an error is all that there is.
+                let _ = pipe.take(SAID_BYTES_MAX).read_to_end(&mut text);
+                text
+            };
+            thread::Builder::new().spawn(read).ok()
+        });
+        Self(thread)
+    }
+
+    /// The last line that is not empty.
+    fn last(self) -> Option<String> {
+        let text = self.0?.join().ok()?;
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.next_back().map(str::to_owned)
+    }
+}
+
+/// Waits for a process, and ends one that takes too long.
+fn ended_within(process: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    loop {
+        match process.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if begin.elapsed() < patience => thread::sleep(LOOK),
+            Ok(None) | Err(_) => {
+                let _ = process.kill();
+                let _ = process.wait();
+                return None;
+            }
+        }
+    }
+}
+
+/// Time between two looks at a process. Chosen: small beside the start of a driver.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Most bytes that are read of what a process says.
+const SAID_BYTES_MAX: u64 = 1 << 20;
+
+const FOLDER: &str = "verdicts";
+
+const REVISION: u32 = 1;
+
+/// Most bytes of a file. Chosen: a reason has a line of a driver's.
+const FILE_BYTES_MAX: u64 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_is_read_as_it_was_written_and_no_other_is_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
+        let examiner = GpuExaminer {
+            program: PathBuf::new(),
+            arguments: Vec::new(),
+            bundle: PathBuf::new(),
+            cache,
+            patience: Duration::ZERO,
+        };
+        for sight in [
+            Sight::Usable(KnownSharing::Imported),
+            Sight::Usable(KnownSharing::Copied),
+            Sight::Refused("it crashed".to_owned()),
+        ] {
+            examiner.remember("gpu-x", &sight);
+            assert_eq!(examiner.recall("gpu-x"), Some(sight));
+        }
+        let path = folder.path().join(FOLDER).join("gpu-x");
+        let text = std::fs::read_to_string(&path).unwrap();
+        for wrong in [
+            text.replace("\"revision\":1", "\"revision\":2"),
+            text.replace("refused", "accepted"),
+            text[..text.len() - 1].to_owned(),
+            String::new(),
+        ] {
+            std::fs::write(&path, wrong).unwrap();
+            assert_eq!(examiner.recall("gpu-x"), None);
+        }
+    }
+
+    /// A process that runs a line of the shell instead of a driver.
+    #[cfg(unix)]
+    fn told(line: &str) -> Answer {
+        let folder = tempfile::tempdir().unwrap();
+        let examiner = GpuExaminer {
+            program: PathBuf::from("/bin/sh"),
+            arguments: vec!["-c".into(), line.into()],
+            bundle: PathBuf::new(),
+            cache: OwnFolder::create(folder.path()).unwrap(),
+            patience: Duration::from_millis(500),
+        };
+        examiner.ask(
+            &GpuOptions::default(),
+            Activations::I8,
+            KnownSharing::Imported,
+        )
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn however_the_process_ends_it_is_told_as_an_answer() {
+        let usable = told("echo noise; echo imported");
+        assert!(matches!(usable, Answer::Usable(KnownSharing::Imported)));
+        let text = |answer| match answer {
+            Answer::Fatal(reason) => format!("fatal: {reason}"),
+            Answer::Error(reason) => format!("error: {reason}"),
+            Answer::Usable(sharing) => format!("{sharing:?}"),
+        };
+        let lines = [
+            "kill -ABRT $$",
+            "kill -KILL $$",
+            "exec sleep 60",
+            "echo no memory >&2; exit 4",
+            "exit 4",
+            "echo nonsense",
+        ];
+        let told = lines.map(|line| format!("{line}\n  {}", text(told(line))));
+        insta::assert_snapshot!(told.join("\n"));
+    }
+}

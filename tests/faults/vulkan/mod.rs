@@ -1,0 +1,122 @@
+//! Faults of a Vulkan driver below the engine, injected by a layer of our own: each scene is a process whose devices have the
+//! layer. A request goes on elsewhere with the same tokens or ends with its status, nothing hangs, and what a device was
+//! given is given back.
+
+mod examined;
+mod figures;
+mod lanes;
+mod loading;
+mod worlds;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use heg_gpu::{GpuDevice, GpuOptions};
+use heg_tests::skipped;
+use heg_vk_faults::{Installed, VkCounts, VkEntry, VkFault, VkPlan};
+
+/// Folder of the layer, which a test gives to the process that it starts.
+const FOLDER: &str = "HEG_TEST_VK_FOLDER";
+
+/// Returns whether there is a device; notes the reason if there is none.
+fn gpu_or_skip(test: &str) -> bool {
+    let Err(error) = GpuDevice::find(&GpuOptions::from_environment()) else {
+        return true;
+    };
+    let required = std::env::var_os("HEG_REQUIRE_GPU").is_some();
+    assert!(!required, "{test}: {error}");
+    skipped(&format!("{test}: {error}"));
+    false
+}
+
+/// Runs a scene in a process whose devices have the layer, in a bounded time. `test` is the path of the test that calls
+/// this, which runs the scene there.
+fn layered(test: &str, patience: Duration, scene: impl FnOnce(&Installed)) {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        return scene(&Installed::new(Path::new(&folder)).unwrap());
+    }
+    if !gpu_or_skip(test) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let layer = Installed::new(folder.path()).unwrap();
+    let said = folder.path().join("said");
+    // Both at the end of one file, as a terminal shows them.
+    let at_the_end = || {
+        File::options()
+            .create(true)
+            .append(true)
+            .open(&said)
+            .unwrap()
+    };
+    let (out, errors) = (at_the_end(), at_the_end());
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(FOLDER, folder.path())
+        .envs(layer.environment())
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(errors)
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            break Some(status);
+        }
+        if begin.elapsed() > patience {
+            process.kill().unwrap();
+            process.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let said = std::fs::read_to_string(&said).unwrap_or_default();
+    println!("{said}");
+    let took = begin.elapsed();
+    assert!(
+        status.is_some_and(|status| status.success()),
+        "{test}: {status:?} after {took:?}"
+    );
+}
+
+/// What the layer has seen since its record was cleared.
+#[derive(Debug, Default)]
+struct Seen {
+    devices: usize,
+    faults: Vec<String>,
+    ends: Vec<VkCounts>,
+}
+
+impl Seen {
+    fn of(layer: &Installed) -> Self {
+        let mut seen = Self::default();
+        for entry in layer.record().unwrap() {
+            match entry {
+                VkEntry::Device => seen.devices += 1,
+                VkEntry::Fault { name, .. } => seen.faults.push(name),
+                VkEntry::End(counts) => seen.ends.push(counts),
+            }
+        }
+        seen
+    }
+
+    /// Checks that all devices ended, and gave back what they had.
+    fn left_nothing(&self, what: &str) {
+        assert_eq!(self.ends.len(), self.devices, "{what}: {self:?}");
+        let left: Vec<_> = self.ends.iter().filter(|end| end.left() > 0).collect();
+        assert!(left.is_empty(), "{what}: {left:?}");
+    }
+}
+
+/// Plans for devices that are made from now on, and forgets what happened before.
+fn plan(layer: &Installed, plan: &VkPlan) {
+    layer.plan(plan).unwrap();
+    layer.clear_record().unwrap();
+}
+
+fn plan_one(layer: &Installed, fault: VkFault, after: u64, times: u64) {
+    plan(layer, &VkPlan::of(fault, after, times));
+}

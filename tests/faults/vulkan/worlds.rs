@@ -1,0 +1,254 @@
+//! Random worlds: an engine with a lane of a GPU, requests of all kinds, and faults of the driver and of the engine. Tokens
+//! are right or a request ends with a status, nothing is left, and nothing hangs.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use heg_runtime::Loaded;
+use heg_runtime::engine::{Fault, Request, Rule, Victim};
+use heg_sched::{Class, Finish};
+use heg_spec::shipped;
+use heg_tests::Seeded;
+use heg_vk_faults::{Installed, VkCounts, VkFault, VkPlan, VkRule};
+
+use super::examined::{examiner, open};
+use super::{Seen, layered, plan};
+use crate::world::{ANSWER_TOKENS, Answer, GPU_ALONE, GPU_AND_CPU, World, gpu_bundle, request};
+
+/// Policies with the machines that they run on.
+const MACHINES: [(&str, &str); 6] = [
+    ("agent-xpu", GPU_AND_CPU),
+    ("agent-xpu", GPU_AND_CPU),
+    ("agent-xpu-v1", GPU_AND_CPU),
+    ("sd-npu", GPU_AND_CPU),
+    ("agent-xpu-one-device", GPU_ALONE),
+    ("igpu-continuous-batching", GPU_ALONE),
+];
+
+/// Worlds of an ordinary run: half a minute of them.
+const FEW: u64 = 40;
+
+/// Seeds of the worlds: `HEG_GPU_WORLDS=FIRST..END`, or the first ones.
+fn seeds() -> Range<u64> {
+    let asked = std::env::var("HEG_GPU_WORLDS").ok();
+    let parsed = asked.map(|text| {
+        let (first, end) = text.split_once("..").unwrap();
+        first.parse().unwrap()..end.parse().unwrap()
+    });
+    parsed.unwrap_or(0..FEW)
+}
+
+#[test]
+fn in_random_worlds_tokens_are_right_and_nothing_is_left() {
+    let test = "vulkan::worlds::in_random_worlds_tokens_are_right_and_nothing_is_left";
+    let seeds = seeds();
+    let patience = Duration::from_secs(180 + 10 * (seeds.end - seeds.start));
+    layered(test, patience, |layer| {
+        let mut tally = Tally::default();
+        let counts = MACHINES.map(|(name, soc)| at_rest(layer, name, soc));
+        let begin = Instant::now();
+        for seed in self::seeds() {
+            let start = Instant::now();
+            world(layer, seed, &counts, &mut tally);
+            tally.longest = tally.longest.max((start.elapsed(), seed));
+            tally.worlds += 1;
+        }
+        println!("{tally:?} in {:?}", begin.elapsed());
+    });
+}
+
+/// What the worlds had together.
+#[derive(Debug, Default)]
+struct Tally {
+    worlds: u64,
+    ended: BTreeMap<Finish, u64>,
+    faults: BTreeMap<String, u64>,
+    faults_of_engine: u64,
+    /// Devices that were left alone since they may still use their memory.
+    stuck: u64,
+    longest: (Duration, u64),
+}
+
+/// What an engine without requests asks of a device.
+fn at_rest(layer: &Installed, name: &str, soc: &'static str) -> VkCounts {
+    plan(layer, &VkPlan::default());
+    drop(World::new(name, soc));
+    Seen::of(layer).ends[0]
+}
+
+/// A fault of the driver that this process survives.
+fn rule(seeded: &mut Seeded, at_rest: &VkCounts) -> VkRule {
+    let mut below = |count: u64| seeded.below(count as usize) as u64;
+    let (loading, running) = (at_rest.submissions, 60);
+    let anywhere = |below: &mut dyn FnMut(u64) -> u64, loading: u64| below(loading + running);
+    let (fault, after, times) = match below(8) {
+        0 | 1 => (VkFault::LostAtSubmission, anywhere(&mut below, loading), 1),
+        2 => (VkFault::LostAtWait, anywhere(&mut below, at_rest.waits), 1),
+        3 => (
+            VkFault::Late {
+                millis: 1 + below(400),
+            },
+            anywhere(&mut below, loading),
+            1 + below(3),
+        ),
+        // While kernels are made ready nobody looks for a minute.
+        4 => (VkFault::NeverSignalled, loading + below(running), 1),
+        5 => {
+            let times = [1, 2, u64::MAX][below(3) as usize];
+            let after = anywhere(&mut below, at_rest.allocations);
+            (VkFault::NoMemory, after, times)
+        }
+        // Known answers find out what is wrong then, and nothing does later.
+        6 => {
+            let times = [1, loading][below(2) as usize];
+            let after = below(loading);
+            (VkFault::WrongAnswer, after, times.min(loading - after))
+        }
+        _ => (
+            VkFault::NoPipeline,
+            below(at_rest.pipelines + 8),
+            1 + below(2),
+        ),
+    };
+    VkRule {
+        fault,
+        after,
+        times,
+    }
+}
+
+fn world(layer: &Installed, seed: u64, counts: &[VkCounts], tally: &mut Tally) {
+    let mut seeded = Seeded::new(seed);
+    let machine = seeded.below(MACHINES.len());
+    let (name, soc) = MACHINES[machine];
+    let crashes = seeded.below(20) == 0;
+    let faults = seeded.below(3);
+    let rules = (0..faults).map(|_| rule(&mut seeded, &counts[machine]));
+    let mut planned = VkPlan {
+        rules: rules.collect(),
+        ..VkPlan::default()
+    };
+    if crashes {
+        planned = VkPlan::of(VkFault::CrashAtPipeline, seeded.below(10) as u64, 1);
+    }
+    plan(layer, &planned);
+    let cache = tempfile::tempdir().unwrap();
+    let loader = match crashes {
+        true => open(&examiner(cache.path(), Duration::from_secs(60)), soc),
+        false => {
+            let loaded = Loaded::open(gpu_bundle()).unwrap();
+            loaded.loader(&shipped::soc(soc).unwrap()).unwrap()
+        }
+    };
+    let world = World::on(loader, (name, soc), 1000);
+    let what = format!("world {seed}: {name} on {soc}, {planned:?}");
+    let ended = load(&world, &mut seeded, &what);
+    world.plan.clear();
+    world.is_empty_again();
+    let own = world.plan.happened();
+    drop(world);
+    let seen = Seen::of(layer);
+    let is_stuck = seen
+        .faults
+        .iter()
+        .any(|fault| ["never-signalled", "late"].contains(&fault.as_str()));
+    let unended = seen.devices - seen.ends.len();
+    match is_stuck || crashes {
+        true => tally.stuck += unended as u64,
+        false => assert_eq!(unended, 0, "{what}: {seen:?}"),
+    }
+    for end in &seen.ends {
+        assert_eq!(end.left(), 0, "{what}: {seen:?}");
+    }
+    for (finish, is_asked_for) in ended {
+        *tally.ended.entry(finish).or_default() += 1;
+        let is_fine = finish == Finish::Complete || is_asked_for;
+        let happened = own > 0 || !seen.faults.is_empty();
+        assert!(is_fine || happened, "{what}: {finish:?} without a fault");
+    }
+    for fault in seen.faults {
+        *tally.faults.entry(fault).or_default() += 1;
+    }
+    tally.faults_of_engine += own;
+}
+
+/// Submits requests, some of which are cancelled, have a deadline, or go on where another one was. Returns how they ended,
+/// and whether their client may have asked for it.
+fn load(world: &World, seeded: &mut Seeded, what: &str) -> Vec<(Finish, bool)> {
+    for _ in 0..seeded.below(3) {
+        world.plan.add(harm(seeded));
+    }
+    let mut live = Vec::new();
+    let mut ended = Vec::new();
+    for _ in 0..1 + seeded.below(8) {
+        live.push(submit(world, seeded));
+        if seeded.below(3) == 0 {
+            let next = seeded.below(live.len());
+            ended.push(end(world, live.swap_remove(next), what));
+        }
+    }
+    ended.extend(live.into_iter().map(|asked| end(world, asked, what)));
+    ended
+}
+
+fn harm(seeded: &mut Seeded) -> Rule {
+    let faults = [
+        Fault::Fail,
+        Fault::Fail,
+        Fault::Late,
+        Fault::OutOfMemory,
+        Fault::Unreserved,
+        Fault::FlashFull,
+    ];
+    Rule {
+        fault: faults[seeded.below(faults.len())],
+        victim: Victim::Anybody,
+        after: seeded.below(60) as u64,
+        times: 1,
+    }
+}
+
+/// A request, by the number of its prompt.
+struct Asked {
+    prompt: usize,
+    answer: Answer,
+    /// Whether it may end early without a fault.
+    may_end: bool,
+}
+
+fn submit(world: &World, seeded: &mut Seeded) -> Asked {
+    let prompt = seeded.below(world.references.len());
+    let class = match seeded.below(2) {
+        0 => Class::Reactive,
+        _ => Class::Proactive,
+    };
+    let deadline = (seeded.below(10) == 0).then_some(Duration::from_millis(50));
+    let call = Request {
+        flow: Some(world.engine.new_flow()),
+        deadline,
+        ..request(class, &world.references[prompt].prompt)
+    };
+    let answer = Answer::of(&world.engine, call);
+    let is_cancelled = seeded.below(10) == 0;
+    if is_cancelled {
+        world.engine.cancel(answer.id);
+    }
+    Asked {
+        prompt,
+        answer,
+        may_end: is_cancelled || deadline.is_some(),
+    }
+}
+
+fn end(world: &World, asked: Asked, what: &str) -> (Finish, bool) {
+    let flow = asked.answer.flow.unwrap();
+    let (tokens, ending) = asked.answer.wait();
+    let expected = &world.references[asked.prompt].answer;
+    assert_eq!(tokens, expected[..tokens.len()], "{what}");
+    if ending.finish == Finish::Complete {
+        assert_eq!(tokens.len(), ANSWER_TOKENS as usize, "{what}");
+    }
+    world.engine.end_flow(flow);
+    (ending.finish, asked.may_end)
+}

@@ -3,7 +3,7 @@
 //! OpenVINO's NPU plugin opens `libze_loader.so.1` and asks it for everything. This library answers: it lists one NPU,
 //! takes blobs that were compiled ahead of time, keeps to the rules of Linux' driver about memory, lists and fences,
 //! and runs a blob by the CPU program of its kernel, on the memory that it is given. It fails where it is told to
-//! ([`settings`]), and writes down every call that says something about copies, order or priority ([`log`]).
+//! (`settings`), and writes down every call that says something about copies, order or priority (`log`).
 //!
 //! Each rule names its source: *driver* is linux-npu-driver 1.32.1 (paths below `umd`), *ivpu* is Linux'
 //! `drivers/accel/ivpu`, *plugin* is OpenVINO's `src/plugins/intel_npu`. Nothing here says anything about a device.

@@ -63,6 +63,7 @@ const VARIABLES: [(&str, &[&str]); 20] = [
     (
         "HEG_FULL",
         &[
+            "heg-runtime/cli/tests/it/soft_npu/faults.rs",
             "tests/it/bits/mod.rs",
             "tests/it/engine.rs",
             "tests/it/gguf.rs",

@@ -142,6 +142,19 @@ impl KvCache {
         }
     }
 
+    /// Bytes of memory that it takes with this number of tokens in it: all of it, where a device knows it.
+    pub(super) fn resident_bytes(&self, tokens: usize) -> usize {
+        match self.is_known() {
+            true => self.region.len(),
+            false => self.shape.resident_bytes(tokens),
+        }
+    }
+
+    /// Whether it was made where a device knows it.
+    pub(super) fn is_known(&self) -> bool {
+        matches!(*self.region, Region::Known(_))
+    }
+
     /// Tokens that it has room for.
     pub(super) fn context_tokens(&self) -> usize {
         self.shape.context_tokens

@@ -160,16 +160,6 @@ impl KvCache {
         self.shape.context_tokens
     }
 
-    /// Copies the keys and values of the first `tokens` tokens to a cache of the same model.
-    pub(super) fn copy_to(&self, other: &Self, tokens: usize) -> Result<(), ExecError> {
-        let mut rows = vec![0; tokens * self.shape.row_bytes()];
-        for (layer, half) in self.halves() {
-            self.read_rows(layer, half, 0, &mut rows)?;
-            other.write_row(layer, half, 0, &rows)?;
-        }
-        Ok(())
-    }
-
     /// The identity of the cache and of everything written to it. Rows that are handed out for work count as written.
     pub(crate) fn stamp(&self) -> KvStamp {
         KvStamp {
@@ -348,7 +338,7 @@ impl KvCache {
         Ok(())
     }
 
-    fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
+    pub(super) fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
         (0..self.shape.layers).flat_map(|layer| [(layer, Half::Keys), (layer, Half::Values)])
     }
 

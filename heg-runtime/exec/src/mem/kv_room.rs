@@ -81,7 +81,7 @@ impl KvRoom {
     /// The errors of [`reserve`](Self::reserve).
     pub fn moved(&self, cache: &KvCache, kept: usize, tokens: usize) -> Result<KvCache, ExecError> {
         let mut other = self.reserve(tokens)?;
-        cache.copy_to(&other, kept)?;
+        copy(cache, &other, kept)?;
         other.advance(kept);
         Ok(other)
     }
@@ -93,7 +93,7 @@ impl KvRoom {
         }
         let copied = || {
             let host = KvCache::reserve(self.shape)?;
-            cache.copy_to(&host, tokens)?;
+            copy(&cache, &host, tokens)?;
             Ok::<_, ExecError>(host)
         };
         // Without memory for it the cache waits where it is.
@@ -114,6 +114,16 @@ impl KvRoom {
             ..self.shape
         }
     }
+}
+
+/// Copies the keys and values of the first `tokens` tokens to another cache of the same model.
+fn copy(from: &KvCache, to: &KvCache, tokens: usize) -> Result<(), ExecError> {
+    let mut rows = vec![0; tokens * from.row_bytes()];
+    for (layer, half) in from.halves() {
+        from.read_rows(layer, half, 0, &mut rows)?;
+        to.write_row(layer, half, 0, &rows)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -127,8 +127,11 @@ impl Memory {
             if kept_tokens > tokens as usize {
                 cache.discard(tokens as usize);
             }
-            let larger = self.room.larger(&cache, reused as usize, tokens as usize)?;
-            Ok::<_, EngineError>(RequestCache::Here(Arc::new(larger.unwrap_or(cache))))
+            let cache = match self.room.holds(&cache, tokens as usize) {
+                true => cache,
+                false => self.room.moved(&cache, reused as usize, tokens as usize)?,
+            };
+            Ok::<_, EngineError>(RequestCache::Here(Arc::new(cache)))
         };
         let mut rows = RowBuffer::Good;
         let cache = match self.flows.remove(&flow).map(Kept::into_parts) {
@@ -257,10 +260,14 @@ impl Memory {
         };
         match sole {
             Ok(cache) => {
-                if let Sole::Memory(cache) = &cache {
-                    // An earlier call whose cache it continued may have had more rows.
-                    cache.discard(tokens.len());
-                }
+                let cache = match cache {
+                    Sole::Memory(cache) => {
+                        // An earlier call whose cache it continued may have had more rows.
+                        cache.discard(tokens.len());
+                        Sole::Memory(self.room.at_rest(cache, tokens.len()))
+                    }
+                    Sole::Parked(parked) => Sole::Parked(parked),
+                };
                 let kept = Kept {
                     scope,
                     cache,

@@ -73,8 +73,8 @@ impl Sequence {
 
     /// Makes room for `tokens` tokens, and for as many again where the cache has to move.
     fn make_room(&mut self, room: &KvRoom, tokens: usize) -> Result<(), ExecError> {
-        if let Some(larger) = room.larger(&self.cache, self.tokens(), tokens)? {
-            self.cache = larger;
+        if !room.holds(&self.cache, tokens) {
+            self.cache = room.moved(&self.cache, self.tokens(), tokens.saturating_mul(2))?;
         }
         Ok(())
     }

@@ -142,19 +142,22 @@ impl KvCache {
         }
     }
 
+    /// Bytes of memory that it takes with this number of tokens in it: all of it, where a device knows it.
+    pub(super) fn resident_bytes(&self, tokens: usize) -> usize {
+        match self.is_known() {
+            true => self.region.len(),
+            false => self.shape.resident_bytes(tokens),
+        }
+    }
+
+    /// Whether it was made where a device knows it.
+    pub(super) fn is_known(&self) -> bool {
+        matches!(*self.region, Region::Known(_))
+    }
+
     /// Tokens that it has room for.
     pub(super) fn context_tokens(&self) -> usize {
         self.shape.context_tokens
-    }
-
-    /// Copies the keys and values of the first `tokens` tokens to a cache of the same model.
-    pub(super) fn copy_to(&self, other: &Self, tokens: usize) -> Result<(), ExecError> {
-        let mut rows = vec![0; tokens * self.shape.row_bytes()];
-        for (layer, half) in self.halves() {
-            self.read_rows(layer, half, 0, &mut rows)?;
-            other.write_row(layer, half, 0, &rows)?;
-        }
-        Ok(())
     }
 
     /// The identity of the cache and of everything written to it. Rows that are handed out for work count as written.
@@ -335,7 +338,7 @@ impl KvCache {
         Ok(())
     }
 
-    fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
+    pub(super) fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
         (0..self.shape.layers).flat_map(|layer| [(layer, Half::Keys), (layer, Half::Values)])
     }
 

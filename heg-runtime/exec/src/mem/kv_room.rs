@@ -2,7 +2,8 @@
 //!
 //! In host memory every cache has address space for the longest context, and takes pages as they are written. Memory that
 //! a device knows is taken whole, and at once. There a cache has rows for what its request may need, and moves into a
-//! larger one when a later call of its flow needs more.
+//! larger one when more is needed. One that rests between the calls of its flow goes to host memory, if there it takes
+//! far less than it holds of the device's.
 
 use std::sync::Arc;
 
@@ -67,25 +68,36 @@ impl KvRoom {
         KvCache::at(self.shape_for(tokens), &self.home)
     }
 
-    /// Returns a larger cache with the first `kept` tokens of one that has no room for `tokens`, and room for as many
-    /// again; `None` if it has the room.
+    /// Whether kernels can run on a cache as it is, up to `tokens` tokens.
+    pub fn holds(&self, cache: &KvCache, tokens: usize) -> bool {
+        let is_there = self.home.is_host() || cache.is_known();
+        is_there && cache.context_tokens() >= tokens.min(self.shape.context_tokens)
+    }
+
+    /// Makes a cache for `tokens` tokens with the first `kept` tokens of another.
     ///
     /// # Errors
     ///
     /// The errors of [`reserve`](Self::reserve).
-    pub fn larger(
-        &self,
-        cache: &KvCache,
-        kept: usize,
-        tokens: usize,
-    ) -> Result<Option<KvCache>, ExecError> {
-        if cache.context_tokens() >= tokens.min(self.shape.context_tokens) {
-            return Ok(None);
+    pub fn moved(&self, cache: &KvCache, kept: usize, tokens: usize) -> Result<KvCache, ExecError> {
+        let mut other = self.reserve(tokens)?;
+        copy(cache, &other, kept)?;
+        other.advance(kept);
+        Ok(other)
+    }
+
+    /// Returns a cache with `tokens` tokens as it is to wait for the next call of its flow.
+    pub fn at_rest(&self, cache: KvCache, tokens: usize) -> KvCache {
+        if cache.resident_bytes(tokens) <= 2 * self.shape.resident_bytes(tokens) {
+            return cache;
         }
-        let mut larger = self.reserve(tokens.saturating_mul(2))?;
-        cache.copy_to(&larger, kept)?;
-        larger.advance(kept);
-        Ok(Some(larger))
+        let copied = || {
+            let host = KvCache::reserve(self.shape)?;
+            copy(&cache, &host, tokens)?;
+            Ok::<_, ExecError>(host)
+        };
+        // Without memory for it the cache waits where it is.
+        copied().unwrap_or(cache)
     }
 
     /// The smallest shape that every kernel can run on for up to `tokens` tokens: static attention reads all rows of its
@@ -102,6 +114,16 @@ impl KvRoom {
             ..self.shape
         }
     }
+}
+
+/// Copies the keys and values of the first `tokens` tokens to another cache of the same model.
+fn copy(from: &KvCache, to: &KvCache, tokens: usize) -> Result<(), ExecError> {
+    let mut rows = vec![0; tokens * from.row_bytes()];
+    for (layer, half) in from.halves() {
+        from.read_rows(layer, half, 0, &mut rows)?;
+        to.write_row(layer, half, 0, &rows)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -152,9 +174,10 @@ mod tests {
         let small = KvCache::reserve(shape(5)).unwrap();
         let rows: Vec<u8> = (0..5 * shape(5).token_bytes()).map(|at| at as u8).collect();
         small.restore(5, 5, &mut rows.as_slice()).unwrap();
-        assert!(room.larger(&small, 5, 5).unwrap().is_none());
-        let large = room.larger(&small, 5, 12).unwrap().unwrap();
+        assert!(room.holds(&small, 5) && !room.holds(&small, 6));
+        let large = room.moved(&small, 5, 12).unwrap();
         assert_eq!((large.context_tokens(), large.tokens()), (20, 5));
+        assert!(room.holds(&large, 20) && room.holds(&large, 9000));
         let mut moved = Vec::new();
         large.save(5, &mut moved).unwrap();
         assert_eq!(moved, rows);

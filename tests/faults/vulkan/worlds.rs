@@ -28,8 +28,8 @@ const MACHINES: [(&str, &str); 6] = [
     ("igpu-continuous-batching", GPU_ALONE),
 ];
 
-/// Worlds of an ordinary run: half a minute of them.
-const FEW: u64 = 40;
+/// Worlds of an ordinary run: less than a minute of them on two processors.
+const FEW: u64 = 24;
 
 /// Seeds of the worlds: `HEG_GPU_WORLDS=FIRST..END`, or the first ones.
 fn seeds() -> Range<u64> {

@@ -6,12 +6,10 @@
 //! of device and driver, and by the bundle. An error that may pass is not kept, and a device that failed is not used.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
@@ -22,6 +20,7 @@ use heg_gpu::{
 use heg_spec::Activations;
 use serde::{Deserialize, Serialize};
 
+use crate::child::{Said, ended_within};
 use crate::error::{ExecError, chain};
 use crate::platform::{Ended, ended};
 
@@ -354,69 +353,6 @@ fn run(question: &Question, bundle: Arc<Bundle>) -> Result<Found, heg_gpu::GpuEr
 
 /// Rows of passes: a decode step, some rows, and on devices of hardware a chunk, whose products go by tiles.
 const PASSES: [u32; 3] = [1, 4, 40];
-
-/// What a process says while it runs.
-struct Said {
-    out: Lines,
-    errors: Lines,
-}
-
-/// The text of a pipe, read to its end by a thread.
-struct Lines(Option<thread::JoinHandle<Vec<u8>>>);
-
-impl Said {
-    fn listen(process: &mut Child) -> Self {
-        Self {
-            out: Lines::of(process.stdout.take()),
-            errors: Lines::of(process.stderr.take()),
-        }
-    }
-}
-
-impl Lines {
-    fn of(pipe: Option<impl Read + Send + 'static>) -> Self {
-        let thread = pipe.and_then(|pipe| {
-            let read = move || {
-                let mut text = Vec::new();
-                // What was read before an error is all that there is.
-                let _ = pipe.take(SAID_BYTES_MAX).read_to_end(&mut text);
-                text
-            };
-            thread::Builder::new().spawn(read).ok()
-        });
-        Self(thread)
-    }
-
-    /// The last line that is not empty.
-    fn last(self) -> Option<String> {
-        let text = self.0?.join().ok()?;
-        let text = String::from_utf8_lossy(&text);
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        lines.next_back().map(str::to_owned)
-    }
-}
-
-/// Waits for a process, and ends one that takes too long.
-fn ended_within(process: &mut Child, patience: Duration) -> Option<ExitStatus> {
-    let begin = Instant::now();
-    loop {
-        match process.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if begin.elapsed() < patience => thread::sleep(LOOK),
-            Ok(None) | Err(_) => {
-                let _ = process.kill();
-                let _ = process.wait();
-                return None;
-            }
-        }
-    }
-}
-
-/// Time between two looks at a process. Chosen: small beside the start of a driver.
-const LOOK: Duration = Duration::from_millis(5);
-
-/// Most bytes that are read of what a process says.
-const SAID_BYTES_MAX: u64 = 1 << 20;
 
 const FOLDER: &str = "verdicts";
 

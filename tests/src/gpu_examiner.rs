@@ -7,8 +7,8 @@ use heg_runtime::exec::{chain, examine};
 fn main() -> ExitCode {
     let question = std::env::args_os().next_back().unwrap_or_default();
     match examine(&question) {
-        Ok(sharing) => {
-            println!("{sharing}");
+        Ok(found) => {
+            println!("{found}");
             ExitCode::SUCCESS
         }
         Err(error) => {

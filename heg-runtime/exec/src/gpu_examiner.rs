@@ -5,22 +5,22 @@
 //! first with weights where they lie, then with a copy of them. What was found is kept beside the verdicts, by the identity
 //! of device and driver, and by the bundle. An error that may pass is not kept, and a device that failed is not used.
 
-use std::ffi::OsString;
-use std::io::Read;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
 use heg_gpu::{
-    Fidelity, GpuDevice, GpuInfo, GpuModel, GpuModelOptions, GpuOptions, RowState, Sharing,
+    Arithmetic, Fidelity, GpuDevice, GpuFindings, GpuInfo, GpuModel, GpuModelOptions, GpuOptions,
+    Means, RowState, Sharing,
 };
 use heg_spec::Activations;
 use serde::{Deserialize, Serialize};
 
+use crate::child::{Said, ended_within};
 use crate::error::{ExecError, chain};
 use crate::platform::{Ended, ended};
 
@@ -60,11 +60,31 @@ enum KnownSharing {
     Copied,
 }
 
+/// [`Arithmetic`] in files: what is carried out by steps of other operations, and whether bytes are multiplied by an
+/// instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KnownArithmetic {
+    fma_by_steps: bool,
+    division_by_steps: bool,
+    root_by_steps: bool,
+    dots: bool,
+}
+
+/// [`GpuFindings`] in files, and as the examiner's process prints them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Found {
+    sharing: KnownSharing,
+    /// None where results have not the bits of the CPU programs.
+    arithmetic: Option<KnownArithmetic>,
+}
+
 /// The outcome of an examination that a later start need not repeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Sight {
-    Usable(KnownSharing),
+    Usable(Found),
     /// Why the device is not used.
     Refused(String),
 }
@@ -78,7 +98,7 @@ struct File {
 
 /// The outcome of one process.
 enum Answer {
-    Usable(KnownSharing),
+    Usable(Found),
     /// The process was ended by the driver, or did not end: the driver will do so again.
     Fatal(String),
     /// An error that may pass.
@@ -86,13 +106,13 @@ enum Answer {
 }
 
 impl GpuExaminer {
-    /// Returns the way in which weights reach a device, or the reason why it is not used.
-    pub(crate) fn sharing(
+    /// Returns the findings about a device, or the reason why it is not used.
+    pub(crate) fn findings(
         &self,
         options: &GpuOptions,
         activations: Activations,
         bundle: &Bundle,
-    ) -> Result<Sharing, String> {
+    ) -> Result<GpuFindings, String> {
         let info = GpuDevice::find(options).map_err(|error| chain(&error))?;
         let name = file_name(bundle, &info);
         if let Some(known) = self.recall(&name) {
@@ -104,7 +124,7 @@ impl GpuExaminer {
             answer = ask(KnownSharing::Copied);
         }
         let sight = match answer {
-            Answer::Usable(sharing) => Sight::Usable(sharing),
+            Answer::Usable(found) => Sight::Usable(found),
             Answer::Fatal(reason) => Sight::Refused(format!("{}: {reason}", info.name)),
             Answer::Error(reason) => return Err(format!("{}: {reason}", info.name)),
         };
@@ -151,11 +171,15 @@ impl GpuExaminer {
         };
         let Said { out, errors } = said;
         match ended(status) {
-            Ended::Well => match out.last().as_deref() {
-                Some("imported") => Answer::Usable(KnownSharing::Imported),
-                Some("copied") => Answer::Usable(KnownSharing::Copied),
-                other => Answer::Error(format!("its examiner said {other:?}, expected `copied`")),
-            },
+            Ended::Well => {
+                let said = out.last().unwrap_or_default();
+                match serde_json::from_str(&said) {
+                    Ok(found) => Answer::Usable(found),
+                    Err(error) => Answer::Error(format!(
+                        "its examiner said `{said}`, expected findings: {error}"
+                    )),
+                }
+            }
             Ended::Crashed(how) => Answer::Fatal(format!(
                 "its driver ended the process that examined it ({how})"
             )),
@@ -184,13 +208,54 @@ impl GpuExaminer {
 }
 
 impl Sight {
-    fn taken(self) -> Result<Sharing, String> {
+    fn taken(self) -> Result<GpuFindings, String> {
         match self {
-            Self::Usable(KnownSharing::Imported) => Ok(Sharing::Imported),
-            Self::Usable(KnownSharing::Copied) => Ok(Sharing::Copied),
+            Self::Usable(found) => Ok(found.taken()),
             Self::Refused(reason) => Err(format!(
                 "{reason}; it is not asked again before `heg doctor --clear`"
             )),
+        }
+    }
+}
+
+impl Found {
+    fn of(device: &GpuDevice, sharing: Sharing) -> Self {
+        let arithmetic = device.probe().arithmetic;
+        let by_steps = |means| means == Means::Steps;
+        let known = KnownArithmetic {
+            fma_by_steps: by_steps(arithmetic.fma),
+            division_by_steps: by_steps(arithmetic.division),
+            root_by_steps: by_steps(arithmetic.root),
+            dots: arithmetic.dots,
+        };
+        Self {
+            sharing: match sharing {
+                Sharing::Imported => KnownSharing::Imported,
+                Sharing::Copied => KnownSharing::Copied,
+            },
+            arithmetic: (*device.fidelity() == Fidelity::Equal).then_some(known),
+        }
+    }
+
+    fn taken(self) -> GpuFindings {
+        let means = |by_steps| match by_steps {
+            true => Means::Steps,
+            false => Means::Instruction,
+        };
+        let arithmetic = self.arithmetic.map(|known| {
+            Arithmetic::known(
+                means(known.fma_by_steps),
+                means(known.division_by_steps),
+                means(known.root_by_steps),
+                known.dots,
+            )
+        });
+        GpuFindings {
+            sharing: Some(match self.sharing {
+                KnownSharing::Imported => Sharing::Imported,
+                KnownSharing::Copied => Sharing::Copied,
+            }),
+            arithmetic,
         }
     }
 }
@@ -227,13 +292,13 @@ fn file_name(bundle: &Bundle, info: &GpuInfo) -> String {
     format!("{}{}.json", prefix(bundle), identity.short())
 }
 
-/// The examiner's side: runs a bundle's programs on a device, in passes of few rows and of many, and prints in which way
-/// weights reached it.
+/// The examiner's side: runs a bundle's programs on a device, in passes of few rows and of many, and returns what to print of
+/// the device, on a line of its own.
 ///
 /// # Errors
 ///
 /// [`ExecError::Examination`] for an argument that is no question, and what the device says.
-pub fn examine(argument: &std::ffi::OsStr) -> Result<&'static str, ExecError> {
+pub fn examine(argument: &OsStr) -> Result<String, ExecError> {
     let text = argument.to_string_lossy();
     let wrong = |error: serde_json::Error| ExecError::Examination {
         message: format!("the question is `{text}`: {error}"),
@@ -243,17 +308,15 @@ pub fn examine(argument: &std::ffi::OsStr) -> Result<&'static str, ExecError> {
         message: chain(&error),
     };
     let bundle = Bundle::open(&question.bundle).map_err(ExecError::Section)?;
-    let sharing = run(&question, Arc::new(bundle)).map_err(failed)?;
-    Ok(match sharing {
-        Sharing::Imported => "imported",
-        Sharing::Copied => "copied",
-    })
+    let found = run(&question, Arc::new(bundle)).map_err(failed)?;
+    // All of it is plain, which JSON can always represent.
+    Ok(serde_json::to_string(&found).unwrap_or_default())
 }
 
-fn run(question: &Question, bundle: Arc<Bundle>) -> Result<Sharing, heg_gpu::GpuError> {
+fn run(question: &Question, bundle: Arc<Bundle>) -> Result<Found, heg_gpu::GpuError> {
     let mut options = GpuOptions::from_environment();
     options.name = question.gpu.clone().or(options.name);
-    options.sharing = match question.sharing {
+    options.known.sharing = match question.sharing {
         KnownSharing::Imported => None,
         KnownSharing::Copied => Some(Sharing::Copied),
     };
@@ -263,7 +326,7 @@ fn run(question: &Question, bundle: Arc<Bundle>) -> Result<Sharing, heg_gpu::Gpu
     }
     if *device.fidelity() != Fidelity::Equal {
         // It runs nothing in any process.
-        return Ok(device.sharing());
+        return Ok(Found::of(&device, device.sharing()));
     }
     let passes: &[u32] = match device.info().kind {
         "software" => &PASSES[..2],
@@ -285,74 +348,11 @@ fn run(question: &Question, bundle: Arc<Bundle>) -> Result<Sharing, heg_gpu::Gpu
         let states: Vec<_> = (0..*count).map(row).collect();
         model.run(&states, &[count - 1])?;
     }
-    Ok(model.sharing())
+    Ok(Found::of(&device, model.sharing()))
 }
 
 /// Rows of passes: a decode step, some rows, and on devices of hardware a chunk, whose products go by tiles.
 const PASSES: [u32; 3] = [1, 4, 40];
-
-/// What a process says while it runs.
-struct Said {
-    out: Lines,
-    errors: Lines,
-}
-
-/// The text of a pipe, read to its end by a thread.
-struct Lines(Option<thread::JoinHandle<Vec<u8>>>);
-
-impl Said {
-    fn listen(process: &mut Child) -> Self {
-        Self {
-            out: Lines::of(process.stdout.take()),
-            errors: Lines::of(process.stderr.take()),
-        }
-    }
-}
-
-impl Lines {
-    fn of(pipe: Option<impl Read + Send + 'static>) -> Self {
-        let thread = pipe.and_then(|pipe| {
-            let read = move || {
-                let mut text = Vec::new();
-                // What was read before an error is all that there is.
-                let _ = pipe.take(SAID_BYTES_MAX).read_to_end(&mut text);
-                text
-            };
-            thread::Builder::new().spawn(read).ok()
-        });
-        Self(thread)
-    }
-
-    /// The last line that is not empty.
-    fn last(self) -> Option<String> {
-        let text = self.0?.join().ok()?;
-        let text = String::from_utf8_lossy(&text);
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        lines.next_back().map(str::to_owned)
-    }
-}
-
-/// Waits for a process, and ends one that takes too long.
-fn ended_within(process: &mut Child, patience: Duration) -> Option<ExitStatus> {
-    let begin = Instant::now();
-    loop {
-        match process.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if begin.elapsed() < patience => thread::sleep(LOOK),
-            Ok(None) | Err(_) => {
-                let _ = process.kill();
-                let _ = process.wait();
-                return None;
-            }
-        }
-    }
-}
-
-/// Time between two looks at a process. Chosen: small beside the start of a driver.
-const LOOK: Duration = Duration::from_millis(5);
-
-/// Most bytes that are read of what a process says.
-const SAID_BYTES_MAX: u64 = 1 << 20;
 
 const FOLDER: &str = "verdicts";
 
@@ -364,6 +364,18 @@ const FILE_BYTES_MAX: u64 = 1 << 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn found(sharing: KnownSharing) -> Found {
+        Found {
+            sharing,
+            arithmetic: Some(KnownArithmetic {
+                fma_by_steps: true,
+                division_by_steps: false,
+                root_by_steps: false,
+                dots: true,
+            }),
+        }
+    }
 
     #[test]
     fn an_outcome_is_read_as_it_was_written_and_no_other_is_believed() {
@@ -377,8 +389,11 @@ mod tests {
             patience: Duration::ZERO,
         };
         for sight in [
-            Sight::Usable(KnownSharing::Imported),
-            Sight::Usable(KnownSharing::Copied),
+            Sight::Usable(found(KnownSharing::Imported)),
+            Sight::Usable(Found {
+                arithmetic: None,
+                ..found(KnownSharing::Copied)
+            }),
             Sight::Refused("it crashed".to_owned()),
         ] {
             examiner.remember("gpu-x", &sight);
@@ -418,12 +433,14 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn however_the_process_ends_it_is_told_as_an_answer() {
-        let usable = told("echo noise; echo imported");
-        assert!(matches!(usable, Answer::Usable(KnownSharing::Imported)));
+        let expected = found(KnownSharing::Imported);
+        let line = serde_json::to_string(&expected).unwrap();
+        let usable = told(&format!("echo noise; echo '{line}'"));
+        assert!(matches!(usable, Answer::Usable(found) if found == expected));
         let text = |answer| match answer {
             Answer::Fatal(reason) => format!("fatal: {reason}"),
             Answer::Error(reason) => format!("error: {reason}"),
-            Answer::Usable(sharing) => format!("{sharing:?}"),
+            Answer::Usable(found) => format!("{found:?}"),
         };
         let lines = [
             "kill -ABRT $$",

@@ -7,6 +7,7 @@
 mod answers;
 mod backend;
 mod batch;
+mod child;
 mod doctor;
 mod duty;
 mod embedding;

@@ -68,8 +68,8 @@ pub(crate) fn ended(status: std::process::ExitStatus) -> Ended {
         None if status.success() => Ended::Well,
         None => Ended::Otherwise(status.to_string()),
         // Whoever needs memory or time may end a process by another one.
-        Some(signal) if FAULTS.contains(&signal) => Ended::Crashed(status.to_string()),
-        Some(_) => Ended::Otherwise(status.to_string()),
+        Some(signal) if FAULTS.contains(&signal) => Ended::Crashed(format!("signal {signal}")),
+        Some(signal) => Ended::Otherwise(format!("ended by signal {signal}")),
     }
 }
 

@@ -47,6 +47,17 @@ pub struct Arithmetic {
 }
 
 impl Arithmetic {
+    /// The variant that an earlier probe has found.
+    pub fn known(fma: Means, division: Means, root: Means, dots: bool) -> Self {
+        Self {
+            fma,
+            division,
+            root,
+            dots,
+            declared: Declarations::default(),
+        }
+    }
+
     /// Values of the constants that choose the variant.
     pub(crate) fn constants(self) -> [(u32, u32); 3] {
         [

@@ -7,6 +7,7 @@ use heg_artifacts::Bundle;
 use heg_files::OwnFolder;
 use heg_spirv::{BundleModules, StepShape};
 
+use crate::arithmetic::Arithmetic;
 use crate::error::GpuError;
 use crate::kept::KeptPipelines;
 use crate::pipelines::Pipelines;
@@ -24,8 +25,17 @@ pub struct GpuOptions {
     pub validation: bool,
     /// Whether it is taken for what it is.
     pub treatment: Treatment,
-    /// The way in which weights reach it, where that is known; otherwise it is tried.
+    /// What an examination has found of it, with the driver that it has now; otherwise it is found out.
+    pub known: GpuFindings,
+}
+
+/// The facts about a device that an earlier examination may have found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GpuFindings {
+    /// The way in which weights reach it.
     pub sharing: Option<Sharing>,
+    /// The variant of modules in which its results have the bits of the CPU programs.
+    pub arithmetic: Option<Arithmetic>,
 }
 
 /// The kind of device that one is taken for; bits do not depend on it, so that each way can be tested on any.
@@ -150,13 +160,16 @@ impl GpuDevice {
         let maps_own_memory = options.treatment != Treatment::Discrete;
         let device = Device::open(&instance, &candidate, maps_own_memory)?;
         let pipelines = Pipelines::new(&device)?;
-        let probe = probe(&pipelines)?;
+        let probe = match options.known.arithmetic {
+            Some(arithmetic) => Probe::known(arithmetic, candidate.floats),
+            None => probe(&pipelines)?,
+        };
         let is_discrete = match options.treatment {
             Treatment::Own => candidate.kind == "discrete",
             treatment => treatment == Treatment::Discrete,
         };
         // Pages of the host are behind a bus that is tens of times slower than memory of its own.
-        let sharing = match options.sharing {
+        let sharing = match options.known.sharing {
             _ if is_discrete => Sharing::Copied,
             Some(known) => known,
             None => sharing::try_import(&pipelines, probe.arithmetic),

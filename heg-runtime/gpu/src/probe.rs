@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use heg_spec::Seeded;
+use heg_spirv::spirv::Declarations;
 use heg_spirv::{Module, constant};
 
 use crate::arithmetic::{Arithmetic, Means};
@@ -24,6 +25,21 @@ pub struct Probe {
     pub arithmetic: Arithmetic,
     /// Whether results have the bits of the CPU programs.
     pub fidelity: Fidelity,
+}
+
+impl Probe {
+    /// What an earlier probe has found of a device whose results have the bits of the CPU programs, without its cases.
+    pub(crate) fn known(arithmetic: Arithmetic, declared: Declarations) -> Self {
+        Self {
+            cases: 0,
+            wrong: Vec::new(),
+            arithmetic: Arithmetic {
+                declared,
+                ..arithmetic
+            },
+            fidelity: Fidelity::Equal,
+        }
+    }
 }
 
 /// The agreement of a device's results with those of the CPU programs.

@@ -57,7 +57,7 @@ fn a_driver_that_crashes_is_passed_over_until_it_is_another_one() {
         plan_one(layer, VkFault::CrashAtPipeline, 6, 1);
         let crashed = said("crash");
         assert_eq!(crashed.len(), 1, "{crashed:?}");
-        let expected = "its driver ended the process that examined it (signal: 6 (SIGABRT)";
+        let expected = "its driver ended the process that examined it (signal 6)";
         assert!(crashed[0].contains(expected), "{crashed:?}");
         let seen = Seen::of(layer);
         assert_eq!(seen.faults, ["crash-at-pipeline"; 2]);

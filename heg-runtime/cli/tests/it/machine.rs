@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use heg_files::OwnFolder;
 use heg_runtime::exec::GpuVerdict;
 use heg_tests::{Workbench, fixture, skipped};
+use heg_vk_faults::{Installed, VkFault, VkPlan};
 
 /// A folder with the tiny agent's bundle.
 struct Machine {
@@ -152,6 +153,39 @@ fn auto_is_the_cpu_until_a_gpu_was_examined() {
             .count(),
         1
     );
+}
+
+/// A driver that crashes while it compiles ends the process that examines the GPU, and no command.
+#[test]
+fn a_driver_that_crashes_ends_no_command() {
+    let machine = Machine::new();
+    let folder = machine.workbench.path("layer");
+    fs::create_dir_all(&folder).unwrap();
+    let layer = Installed::new(&folder).unwrap();
+    let run = |soc: &str| {
+        let mut heg = machine.heg(Path::new(env!("CARGO_BIN_EXE_heg")));
+        let heg = heg.arg("run").arg(&machine.bundle).args(["--soc", soc]);
+        let heg = heg.args(["--prompt-ids", IDS]).envs(layer.environment());
+        let run = heg.output().unwrap();
+        assert_status(&run, 0);
+        (text(&run.stdout), text(&run.stderr))
+    };
+    let (expected, _) = run("host-cpu");
+    // Behind the pipelines of the probe.
+    let plan = VkPlan::of(VkFault::CrashAtPipeline, 6, 1);
+    layer.plan(&plan).unwrap();
+    for _ in 0..2 {
+        let (answer, said) = run("host-gpu");
+        assert_eq!(answer, expected);
+        if layer.record().unwrap().is_empty() {
+            let required = std::env::var_os("HEG_REQUIRE_GPU").is_some();
+            assert!(!required, "{said}");
+            skipped("a_driver_that_crashes_ends_no_command: no Vulkan device");
+            return;
+        }
+        let reason = "its driver ended the process that examined it (signal 6)";
+        assert!(said.contains(reason), "{said}");
+    }
 }
 
 /// The dynamic loader says what it searches for.

@@ -74,7 +74,7 @@ fn open(
     let mut options = GpuOptions::from_environment();
     options.name = gpu.name.clone().or(options.name);
     if let Some(examiner) = examiner {
-        options.sharing = Some(examiner.sharing(&options, activations, bundle)?);
+        options.known = examiner.findings(&options, activations, bundle)?;
     }
     let device = GpuDevice::open(&options).map_err(|error| chain(&error))?;
     match device.fidelity() {

@@ -37,6 +37,11 @@ impl BundleHead {
     /// Errors: [`Error::InvalidManifest`], [`Error::EncodeManifest`], [`Error::TooLarge`].
     pub fn of(manifest: Manifest) -> Result<Self, Error> {
         check_manifest(&manifest)?;
+        Self::of_checked(manifest)
+    }
+
+    /// The head of a manifest that passed its check.
+    pub(crate) fn of_checked(manifest: Manifest) -> Result<Self, Error> {
         let text = encode_manifest(&manifest)?;
         let (_, file_bytes) = layout::place(text.len() as u64, &manifest.sections)?;
         let header = Header {
@@ -111,6 +116,11 @@ impl BundleHead {
     /// The file in parts, the head first.
     pub fn parts(&self) -> &[FilePart] {
         &self.parts
+    }
+
+    /// The places of all sections.
+    pub(crate) fn extents(&self) -> &[Extent] {
+        &self.extents
     }
 
     /// The place of a section in the file, in bytes, without padding, by its index in [`Manifest::sections`].

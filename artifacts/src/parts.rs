@@ -125,7 +125,7 @@ pub(crate) fn parts(
     Ok(all)
 }
 
-/// What a section is for. The order of the variants is the order in the file.
+/// The use of a section. The order of the variants is the order in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PartKind {
     Text,
@@ -168,7 +168,7 @@ enum Joined {
     Layers,
 }
 
-/// What is needed to cut a file.
+/// The input of a cut.
 struct Cut<'a> {
     sections: &'a [Section],
     kinds: &'a BTreeMap<SectionId, PartKind>,
@@ -221,7 +221,7 @@ impl Cut<'_> {
     }
 }
 
-/// What each section is for: of several uses, the one that comes first in a file.
+/// The use of each section: of several uses, the one that comes first in a file.
 fn kinds(manifest: &Manifest) -> BTreeMap<SectionId, PartKind> {
     let places = places(manifest);
     let mut found = BTreeMap::new();
@@ -290,5 +290,5 @@ pub const PART_BYTES_MAX: u64 = 512 << 20;
 /// Most parts of a bundle that is in the writer's order. A registry with a limit stops near 500 layers; chosen.
 pub const PARTS_MAX: usize = 300;
 
-/// What sets names of heads apart.
+/// Context that sets the ids of heads apart.
 const HEAD_CONTEXT: &str = "heg-artifacts 1 part head";

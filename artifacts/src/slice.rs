@@ -31,7 +31,7 @@ pub fn slice(manifest: &Manifest, platform: Option<NpuPlatform>) -> Manifest {
     sliced
 }
 
-/// What the blobs of a platform need of compiler and driver: the record of the blob with the newest ELF layout, e.g.
+/// The needs of a platform's blobs, of compiler and driver: the record of the blob with the newest ELF layout, e.g.
 /// `compiler=8.4;npu=4000;elf=1.2.0`. `None` if there is no blob for it.
 pub fn npu_needs(manifest: &Manifest, platform: NpuPlatform) -> Option<String> {
     let of_platform = blobs(manifest).filter(|blob| blob.platform == platform);

@@ -192,6 +192,15 @@ pub enum Error {
         place: &'static str,
     },
 
+    /// A list of block values does not have the length that its manifest implies.
+    #[error("the list of blocks has `{found}` bytes, expected `{expected}` for this manifest")]
+    BlockList {
+        /// Length that the manifest implies, in bytes.
+        expected: u64,
+        /// Length of the list, in bytes.
+        found: u64,
+    },
+
     /// The store's object for a section does not have the section's length.
     #[error("the store holds `{found}` bytes as {part}, expected `{expected}`")]
     ObjectLength {

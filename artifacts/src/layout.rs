@@ -86,6 +86,27 @@ impl Header {
     /// Reads the header of a whole file and checks magic, version, checksum, zero padding, the length of the file, and
     /// that the manifest is within the file and within [`MANIFEST_BYTES_MAX`]. Does not look at the manifest itself.
     pub(crate) fn decode(file: &[u8]) -> Result<Self, Error> {
+        let header = Self::decode_page(file)?;
+        header.check_lengths(file.len() as u64)?;
+        Ok(header)
+    }
+
+    /// Reads the header of a file's first bytes up to its first section, with the same checks; the file has the length
+    /// that the header says.
+    pub(crate) fn decode_head(head: &[u8]) -> Result<Self, Error> {
+        let header = Self::decode_page(head)?;
+        header.check_lengths(header.file_bytes)?;
+        check_file_bytes(header.head_bytes(), head.len() as u64)?;
+        Ok(header)
+    }
+
+    /// Length of header, manifest and the padding behind it: the offset of the first section.
+    pub(crate) fn head_bytes(&self) -> u64 {
+        let end = (HEADER_BYTES as u64).checked_add(self.manifest_bytes);
+        end.and_then(align_up).unwrap_or(u64::MAX)
+    }
+
+    fn decode_page(file: &[u8]) -> Result<Self, Error> {
         let found = file.len() as u64;
         let prefix = file.get(..MAGIC.len()).unwrap_or(file);
         if !MAGIC.starts_with(prefix) {
@@ -119,13 +140,11 @@ impl Header {
         check_zero(&page[HEADER_HASH.end..], HEADER_HASH.end as u64, || {
             BundlePart::Header
         })?;
-        let header = Self {
+        Ok(Self {
             file_bytes: u64_at(page, FILE_LENGTH),
             manifest_bytes: u64_at(page, MANIFEST_LENGTH),
             manifest_id: id_at(page, MANIFEST_HASH),
-        };
-        header.check_lengths(found)?;
-        Ok(header)
+        })
     }
 
     /// The manifest within the file, without padding.

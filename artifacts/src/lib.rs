@@ -21,13 +21,16 @@
 //! ```
 
 mod answer;
+mod blocks;
 mod check;
 mod content_id;
 mod document;
 mod error;
+mod head;
 pub mod layout;
 pub mod manifest;
 mod mapping;
+mod parts;
 pub mod plain;
 mod platform;
 pub mod program;
@@ -36,18 +39,23 @@ mod reader;
 mod recipe;
 mod references;
 mod sink;
+mod slice;
 mod store;
 mod verify;
 mod writer;
 
 pub use answer::{AnswerMatch, Difference, judge};
+pub use blocks::{BLOCK_BYTES, BlockValue, SectionBlocks, list_bytes};
 pub use content_id::SectionId;
 pub use error::{BundlePart, Error};
+pub use head::{BundleHead, HEAD_BYTES_MAX};
 pub use manifest::{MANIFEST_REVISION, Manifest, Section};
 pub use mapping::{FileIdentity, Mapping};
+pub use parts::{FilePart, HEAD_PART, PART_BYTES_MAX, PARTS_MAX, PartId};
 pub use reader::Bundle;
 pub use recipe::RecipeKey;
 pub use references::{Reference, references};
 pub use sink::SectionSink;
+pub use slice::{npu_needs, platforms, slice};
 pub use store::{Store, check_object};
 pub use writer::{Written, write_bundle};

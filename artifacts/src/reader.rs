@@ -266,7 +266,7 @@ fn compare(expected: SectionId, bytes: &[u8]) -> Result<(), SectionId> {
 }
 
 /// Checks the manifest's hash and padding and parses it.
-fn read_manifest(file: &[u8], header: &Header) -> Result<Manifest, Error> {
+pub(crate) fn read_manifest(file: &[u8], header: &Header) -> Result<Manifest, Error> {
     let extent = Extent {
         offset: layout::HEADER_BYTES as u64,
         bytes: header.manifest_bytes,

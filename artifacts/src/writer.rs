@@ -15,8 +15,10 @@ use crate::check::check_manifest;
 use crate::content_id::SectionId;
 use crate::document;
 use crate::error::{BundlePart, Error};
-use crate::layout::{self, Extent, HEADER_BYTES, Header, MANIFEST_BYTES_MAX};
+use crate::head::BundleHead;
+use crate::layout::{self, Extent, HEADER_BYTES, MANIFEST_BYTES_MAX};
 use crate::manifest::{Manifest, Section};
+use crate::parts::sort_sections;
 use crate::reader::Bundle;
 use crate::references;
 use crate::store::{Store, check_object};
@@ -32,8 +34,8 @@ pub struct Written {
     pub rewritten: bool,
 }
 
-/// Writes the bundle of `manifest` to `path`, with sections from `store`. `progress` gets the number of bytes written,
-/// now and then and at the end.
+/// Writes the bundle of `manifest` to `path`, with sections from `store`, which it sorts into the order of
+/// [`FilePart`](crate::FilePart)s. `progress` gets the number of bytes written, now and then and at the end.
 ///
 /// A target that is the same bundle already, and whole, is left alone: it is read, not written. A target that is open
 /// elsewhere is replaced, not changed. Copies from the store are hashed: all objects that have changed are discarded,
@@ -49,31 +51,26 @@ pub fn write_bundle(
     progress: &dyn Fn(u64),
 ) -> Result<Written, Error> {
     check_manifest(manifest)?;
-    let text = encode_manifest(manifest)?;
-    let (extents, file_bytes) = layout::place(text.len() as u64, &manifest.sections)?;
-    let manifest_id = SectionId::of(&text);
-    let header = Header {
-        file_bytes,
-        manifest_bytes: text.len() as u64,
-        manifest_id,
+    let mut manifest = manifest.clone();
+    sort_sections(&mut manifest);
+    let head = BundleHead::of_checked(manifest)?;
+    let (manifest, file_bytes) = (head.manifest(), head.file_bytes());
+    let written = |rewritten| Written {
+        bytes: file_bytes,
+        manifest_id: head.manifest_id(),
+        rewritten,
     };
-    let mut head = header.encode().to_vec();
-    head.extend_from_slice(&text);
     remove_stale(folder_of(path), &temporary_prefix(path))?;
-    if is_written(path, &head, file_bytes) && is_whole(path) {
+    if is_written(path, head.bytes(), file_bytes) && is_whole(path) {
         progress(file_bytes);
-        return Ok(Written {
-            bytes: file_bytes,
-            manifest_id,
-            rewritten: false,
-        });
+        return Ok(written(false));
     }
     for section in &manifest.sections {
         check_length(manifest, *section, store.section(section.id)?.bytes)?;
     }
-    write_file(path, &head, file_bytes, |output| {
+    write_file(path, head.bytes(), file_bytes, |output| {
         let mut changed = Ok(());
-        for (section, extent) in manifest.sections.iter().zip(&extents) {
+        for (section, extent) in manifest.sections.iter().zip(head.extents()) {
             output.fill_to(extent.offset)?;
             progress(extent.offset);
             output.copy_section(manifest, *section, *extent, store, progress)?;
@@ -88,11 +85,7 @@ pub fn write_bundle(
         output.fill_to(file_bytes)
     })?;
     progress(file_bytes);
-    Ok(Written {
-        bytes: file_bytes,
-        manifest_id,
-        rewritten: true,
-    })
+    Ok(written(true))
 }
 
 /// The manifest's text.

@@ -11,6 +11,7 @@
 
 mod corruption;
 mod fixture;
+mod parts;
 mod program;
 mod properties;
 mod reject;

@@ -1,0 +1,28 @@
+//! The memory of a machine about a name, by which an older release is found out.
+
+use std::collections::BTreeSet;
+
+use crate::judge::Word;
+
+/// The past of one name on this machine. The default is that of a name that was never here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SeenReleases {
+    /// Largest number of an accepted release.
+    pub newest: u64,
+    /// Numbers that accepted releases withdrew.
+    pub withdrawn: BTreeSet<u64>,
+    /// Whether an accepted release was signed.
+    pub signed: bool,
+}
+
+impl SeenReleases {
+    /// Adds an accepted release. Nothing that was seen is forgotten.
+    pub fn note(&mut self, word: &Word) {
+        let Word::Signed { release, .. } = word else {
+            return;
+        };
+        self.newest = self.newest.max(release.number);
+        self.withdrawn.extend(&release.withdrawn);
+        self.signed = true;
+    }
+}

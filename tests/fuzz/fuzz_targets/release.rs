@@ -1,0 +1,40 @@
+//! A release, a signature, a policy or a key of a stranger.
+
+#![no_main]
+
+use heg_artifacts::SectionId;
+use heg_trust::{
+    Claim, Moment, PublisherKey, Purpose, Release, ReleaseSignature, SeenReleases, TrustPolicy,
+    Word, judge,
+};
+use libfuzzer_sys::fuzz_target;
+
+const POLICY: &str = include_str!("../seeds/release/trust.ron");
+const SIGNATURE: &[u8] = include_bytes!("../seeds/release/a.minisig");
+const SIGNED: &[u8] = include_bytes!("../seeds/release/release.json");
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(release) = Release::parse(bytes) {
+        let text = release.to_text().expect("what was read can be written");
+        assert_eq!(Release::parse(text.as_bytes()).as_ref(), Ok(&release));
+    }
+    let _ = ReleaseSignature::parse(bytes, 1);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = text.parse::<PublisherKey>();
+        if let Ok(policy) = TrustPolicy::parse(text) {
+            for publisher in &policy.publishers {
+                assert!((1..=publisher.keys.len()).contains(&publisher.threshold));
+            }
+        }
+    }
+    let policy = TrustPolicy::parse(POLICY).expect("the seed is a policy");
+    let claim = Claim {
+        name: "registry.acme.example/chat",
+        bundle: SectionId::of(b""),
+        release: Some(bytes),
+        signatures: &[SIGNATURE, bytes],
+    };
+    let (seen, purpose) = (SeenReleases::default(), Purpose::Update);
+    let judged = judge(&policy, &claim, &seen, purpose, Moment::Unknown);
+    assert!(bytes == SIGNED || !matches!(judged, Ok(Word::Signed { .. })));
+});

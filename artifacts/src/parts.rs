@@ -215,7 +215,7 @@ impl Cut<'_> {
         end.saturating_sub(self.start(first)) <= PART_BYTES_MAX
     }
 
-    /// Where a section begins, in bytes; the end of the file for what is after the last.
+    /// The first byte of a section; the end of the file behind the last one.
     fn start(&self, section: usize) -> u64 {
         self.starts.get(section).copied().unwrap_or(self.file_bytes)
     }

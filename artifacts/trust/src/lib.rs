@@ -1,4 +1,4 @@
-//! Whose word counts for which bundle.
+//! The publishers whose word counts for a bundle.
 //!
 //! A publisher signs a [`Release`]: this name at this number is these bundles. The owner of a machine says in a
 //! [`TrustPolicy`] whose signature counts for which names, and [`judge`] decides. All of it is pure: no network, no

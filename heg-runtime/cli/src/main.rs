@@ -67,7 +67,7 @@ enum Command {
     /// Run a bundle on a GPU for the process that starts this one
     #[command(hide = true)]
     GpuExaminer {
-        /// What to run, and where
+        /// The model and the machine to run
         question: OsString,
     },
 }

@@ -167,7 +167,7 @@ pub(super) trait Machine: Send + Sync {
         PATIENCE
     }
 
-    /// Makes a request's cache, for so many tokens.
+    /// Makes a request's cache, for a number of tokens.
     fn reserve(&self, _: RequestId, room: &KvRoom, tokens: usize) -> Result<KvCache, ExecError> {
         room.reserve(tokens)
     }

@@ -5,7 +5,7 @@ use std::process::{Child, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a process says while it runs.
+/// The output of a process while it runs.
 pub(crate) struct Said {
     pub(crate) out: Lines,
     pub(crate) errors: Lines,

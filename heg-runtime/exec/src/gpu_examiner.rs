@@ -39,7 +39,7 @@ pub struct GpuExaminer {
     pub patience: Duration,
 }
 
-/// What an examination is to find out, as one argument of the examiner's process.
+/// The questions of an examination, as one argument of the examiner's process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Question {

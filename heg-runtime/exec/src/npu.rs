@@ -1,4 +1,4 @@
-//! What there is to say of a machine's NPU: the device and its driver, how it knows memory, and the blobs that fit.
+//! The report on a machine's NPU: the device and its driver, its access to memory, and the blobs that fit.
 
 use heg_artifacts::manifest::{Manifest, Variant};
 use heg_spec::DeviceClass;
@@ -26,9 +26,9 @@ pub struct NpuReport {
     pub compiler: Option<String>,
     /// Loader, driver, kernel's driver and device file, by path.
     pub files: String,
-    /// What the kernel says of the firmware, where this user may read it.
+    /// The firmware in the kernel's words, if this user may read them.
     pub firmware: Option<String>,
-    /// How the device knows the weights.
+    /// The device's access to the weights.
     pub weights: String,
     /// Bytes of rows and caches that the device was given once, so far.
     pub known_bytes: u64,
@@ -51,7 +51,7 @@ pub struct BlobFit {
     pub misfit: Option<String>,
 }
 
-/// What a back end knows of an NPU beside its facts.
+/// A back end's knowledge of an NPU beside its facts.
 pub(crate) struct NpuSetup {
     pub(crate) files: String,
     pub(crate) firmware: Option<String>,
@@ -59,7 +59,7 @@ pub(crate) struct NpuSetup {
 }
 
 impl Loader {
-    /// What there is to say of the machine's NPU; `None` if the SoC lists none.
+    /// The report on the machine's NPU; `None` if the SoC lists none.
     pub fn npu_report(&self) -> Option<NpuReport> {
         let is_npu = |device: &&DeviceFacts| {
             DeviceClass::of_openvino(&device.name) == Some(DeviceClass::Npu)

@@ -50,7 +50,7 @@ pub(crate) fn discard(map: &MmapRaw, range: Range<usize>) {
 #[cfg(not(unix))]
 pub(crate) fn discard(_map: &MmapRaw, _range: Range<usize>) {}
 
-/// How a process ended.
+/// The end of a process.
 pub(crate) enum Ended {
     /// Without an error.
     Well,

@@ -25,7 +25,7 @@ pub struct GpuOptions {
     pub validation: bool,
     /// Whether it is taken for what it is.
     pub treatment: Treatment,
-    /// What an examination has found of it, with the driver that it has now; otherwise it is found out.
+    /// The findings of an examination with the present driver; without them the device is probed.
     pub known: GpuFindings,
 }
 

@@ -28,7 +28,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// What an earlier probe has found of a device whose results have the bits of the CPU programs, without its cases.
+    /// The findings of an earlier probe of a device whose results have the bits of the CPU programs, without its cases.
     pub(crate) fn known(arithmetic: Arithmetic, declared: Declarations) -> Self {
         Self {
             cases: 0,

@@ -38,7 +38,7 @@ struct Inner {
     version: String,
     /// Folder of the libraries.
     folder: PathBuf,
-    /// What the machine has for an NPU; looked for once.
+    /// Files of the machine's NPU; looked for once.
     npu: OnceLock<NpuAccess>,
 }
 

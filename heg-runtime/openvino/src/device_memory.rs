@@ -163,7 +163,7 @@ impl DeviceMemory {
         })
     }
 
-    /// Makes a tensor of so many bytes.
+    /// Makes a tensor of a number of bytes.
     fn tensor(
         &self,
         function: &'static str,

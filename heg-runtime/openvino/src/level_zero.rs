@@ -13,7 +13,7 @@ use heg_files::{FileError, Owners};
 
 use crate::platform::{NPU_DRIVER, NPU_LOADER, SYSTEM_FOLDERS};
 
-/// What a machine has for its NPU, as far as files say.
+/// The files that a machine has for its NPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NpuFiles {
     /// Level Zero's loader.
@@ -84,7 +84,7 @@ impl fmt::Display for NpuFiles {
     }
 }
 
-/// What the kernel says of the firmware of the first device, below a folder that mostly only root can read.
+/// The kernel's words about the firmware of the first device, below a folder that mostly only root can read.
 fn firmware(folder: &Path) -> Option<String> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let first = entries.map(|entry| entry.path()).min()?;

@@ -1,4 +1,4 @@
-//! What a GPU's lane costs the host, as the layer and the system count it: submissions, bytes, anonymous memory, and time of
+//! The host's costs of a GPU's lane, as the layer and the system count it: submissions, bytes, anonymous memory, and time of
 //! the thread that launches. Run it alone, with `--nocapture`, for the times; counts are checked.
 //!
 //! A device in software computes on threads of its own, so the time that the launching thread was on a processor is the

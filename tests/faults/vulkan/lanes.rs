@@ -11,7 +11,7 @@ use crate::world::{GPU_ALONE, GPU_AND_CPU, World, impatient, policy};
 
 const MINUTES: Duration = Duration::from_secs(240);
 
-/// What an engine asks of a device before its first request.
+/// The work of a device for an engine before its first request.
 fn before_requests(layer: &Installed, name: &str, soc: &'static str) -> VkCounts {
     plan(layer, &VkPlan::default());
     drop(World::new(name, soc));

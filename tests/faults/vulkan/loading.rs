@@ -31,7 +31,7 @@ fn answers(what: &str) -> Vec<String> {
     summary(executor.descents().get())
 }
 
-/// What a device is asked for while kernels are made ready.
+/// The work of a device while kernels are made ready.
 fn loading(layer: &Installed) -> VkCounts {
     plan(layer, &VkPlan::default());
     let loaded = Loaded::open(gpu_bundle()).unwrap();

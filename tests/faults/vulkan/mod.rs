@@ -82,7 +82,7 @@ fn layered(test: &str, patience: Duration, scene: impl FnOnce(&Installed)) {
     );
 }
 
-/// What the layer has seen since its record was cleared.
+/// The layer's record since it was cleared.
 #[derive(Debug, Default)]
 struct Seen {
     devices: usize,

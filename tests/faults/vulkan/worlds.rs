@@ -60,7 +60,7 @@ fn in_random_worlds_tokens_are_right_and_nothing_is_left() {
     });
 }
 
-/// What the worlds had together.
+/// Counts over all worlds.
 #[derive(Debug, Default)]
 struct Tally {
     worlds: u64,
@@ -72,7 +72,7 @@ struct Tally {
     longest: (Duration, u64),
 }
 
-/// What worlds have in common.
+/// The ground on which all worlds stand.
 struct Ground<'a> {
     layer: &'a Installed,
     cache: TempDir,

@@ -28,7 +28,7 @@ pub(crate) struct Graph {
     is_broken: AtomicBool,
 }
 
-/// Where the device reads a blob's bytes (driver, `level_zero_driver/source/ext/graph.cpp`, `getBlobContainerNative`).
+/// The memory from which the device reads a blob's bytes (driver, `level_zero_driver/source/ext/graph.cpp`, `getBlobContainerNative`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backing {
     /// In a buffer that the caller had lent before.

@@ -26,7 +26,7 @@ pub(crate) struct Region {
     pub(crate) kind: RegionKind,
 }
 
-/// Where the memory of a buffer comes from.
+/// The origin of a buffer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RegionKind {
     /// Allocated here.

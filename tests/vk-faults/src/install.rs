@@ -58,7 +58,7 @@ impl Installed {
         std::fs::write(self.folder.join("plan"), plan.to_string())
     }
 
-    /// What has happened so far.
+    /// The record so far.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ pub enum VkFault {
     NoMemory,
     /// The process is aborted while pages of the host are imported.
     CrashAtImport,
-    /// What a submission wrote is damaged before anybody reads it.
+    /// Words that a submission wrote are damaged before anybody reads them.
     WrongAnswer,
     /// The process is aborted while a pipeline is made, as a compiler's bug does.
     CrashAtPipeline,

@@ -60,7 +60,7 @@ pub(super) fn text(npu: &NpuReport, examined: &[Examined]) -> String {
     text
 }
 
-/// How many blobs fit, and how many do not for each reason.
+/// The number of blobs that fit, and of those that do not, by reason.
 fn blob_lines(blobs: &[BlobFit]) -> Vec<String> {
     let fit = blobs.iter().filter(|blob| blob.misfit.is_none()).count();
     let mut lines = vec![format!("{fit} of {} fit", blobs.len())];

@@ -65,7 +65,7 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
-    /// What it knows of the machine's NPU; `None` if that is none of its devices.
+    /// Facts about the machine's NPU; `None` if that is none of its devices.
     fn npu_setup(&self) -> Option<NpuSetup> {
         None
     }

@@ -1,4 +1,4 @@
-//! Where the memory of kernels is, so that an accelerator works on it without copies.
+//! The home of the memory of kernels, so that an accelerator works on it without copies.
 //!
 //! On most devices host memory will do. An NPU is lent each range once, for as long as that lives, or gives it out of its
 //! own (`heg_openvino::DeviceMemory`). Where it does neither, host memory serves all the same: its plugin then copies.
@@ -18,7 +18,7 @@ struct Shared {
     told: Told,
 }
 
-/// How a device comes to know memory.
+/// The way in which a device gets to know memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Pages of this process are lent to it.

@@ -87,7 +87,7 @@ const NORM_SHARED_BYTES: u32 = 24 << 10;
 /// each round waits for memory.
 const NORM_COLUMNS: u32 = 2048;
 
-/// Invocations that norm a row of so many columns.
+/// The number of invocations that norm a row of `columns` columns.
 fn norm_invocations(device: &GpuDevice, columns: u32) -> u32 {
     let [few, many] = NORM_INVOCATIONS;
     let fits = device.invocations() >= many && device.shared_bytes() >= NORM_SHARED_BYTES;

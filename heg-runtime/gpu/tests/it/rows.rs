@@ -51,7 +51,7 @@ fn target(case: u64) -> (Role, ElementType) {
     }
 }
 
-/// A norm of rows of so many columns, each of these parts by itself.
+/// A norm of rows of `width` columns, in `groups` parts that are normed apart.
 fn norm(noise: &mut Noise, case: u64, width: u32, groups: u32) -> Subject {
     let (role, kv) = target(case);
     let mut builder = Builder::new(kv, Activations::I8);

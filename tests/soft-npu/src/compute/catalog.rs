@@ -9,7 +9,7 @@ use crate::error::SoftNpuError;
 use crate::log::note;
 use crate::settings::settings;
 
-/// Where a blob is described.
+/// The place of a blob's description.
 pub(super) struct CatalogEntry<'c> {
     pub(super) bundle: &'c Bundle,
     pub(super) kernel: &'c Kernel,

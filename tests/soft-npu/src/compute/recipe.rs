@@ -1,4 +1,4 @@
-//! How a blob is computed: the program of its kernel, and what each of its ports is to that.
+//! The computation of a blob: the program of its kernel, and the part of each port in it.
 
 use heg_artifacts::manifest::{ElementType, Kernel, Parameter, Port, Role, Rows, ShapeClass};
 use heg_artifacts::program::Program;
@@ -8,7 +8,7 @@ use super::catalog::{self, CatalogEntry};
 use crate::blob::BlobFacts;
 use crate::error::SoftNpuError;
 
-/// How a blob is computed.
+/// The computation of a blob.
 pub(crate) struct Recipe {
     kernel: String,
     pub(super) program: CpuKernel,

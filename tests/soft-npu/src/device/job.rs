@@ -38,7 +38,7 @@ pub(super) struct Job {
     pub(super) completion: Arc<Completion>,
 }
 
-/// How a command came out.
+/// The outcome of a command.
 enum Ended {
     With(Code),
     /// It never ends.

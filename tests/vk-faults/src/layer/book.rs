@@ -9,7 +9,7 @@ use ash::vk;
 use crate::plan::{Occasion, VkFault, VkPlan};
 use crate::record::{VkCounts, VkEntry};
 
-/// What is known of a device.
+/// The layer's knowledge of a device.
 pub(super) struct Book {
     plan: VkPlan,
     record: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub(super) struct Allocation {
     pub(super) mapped: Option<usize>,
 }
 
-/// What becomes of a submission.
+/// The fate of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Submission {
     Carried,
@@ -44,7 +44,7 @@ pub(super) enum Submission {
     Lost,
 }
 
-/// What becomes of a wait.
+/// The fate of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     Asked,

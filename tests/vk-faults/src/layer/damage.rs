@@ -10,7 +10,7 @@ use super::book::Allocation;
 /// The memories of a device before a submission.
 pub(super) struct Before(BTreeMap<vk::DeviceMemory, Vec<u32>>);
 
-/// What a word that was written is changed by. Chosen: the largest bit of a mantissa, so that a float stays one and is wrong
+/// The bits that are flipped in a written word. Chosen: the largest bit of a mantissa, so that a float stays one and is wrong
 /// by a quarter or more.
 const CHANGE: u32 = 0x0040_0000;
 

@@ -1,4 +1,4 @@
-//! What Vulkan's loader and its layers hand to each other (`vk_layer.h`), which `ash` does not have.
+//! The structures that Vulkan's loader and its layers hand to each other (`vk_layer.h`), which `ash` does not have.
 
 use std::ffi::c_void;
 

@@ -257,7 +257,7 @@ fn plan() -> Option<VkPlan> {
         .ok()
 }
 
-/// What the loader knows an object by.
+/// The loader's own key of an object.
 ///
 /// # Safety
 ///

@@ -34,7 +34,7 @@ fn in_answer() -> usize {
     runs - 30
 }
 
-/// How a run with a fault goes on.
+/// The course of a run with a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goes {
     /// As if nothing had been.

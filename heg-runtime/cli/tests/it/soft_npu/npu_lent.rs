@@ -1,4 +1,4 @@
-//! What an NPU knows is lent to it once, and what it does not answer for costs a bounded time.
+//! Memory is lent to an NPU once, and an NPU that does not answer costs a bounded time.
 
 use heg_tests::soft_npu::{NPU_SOCS, NpuSoc, soft_npu_or_skip};
 

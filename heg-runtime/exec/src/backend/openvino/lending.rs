@@ -1,4 +1,4 @@
-//! How an NPU comes to know the weights of a bundle: it is lent the mapped file once, or takes one copy of them.
+//! Weights for an NPU: it is lent the mapped file once, or takes one copy of them.
 //!
 //! Weights are bound as views of a range that the device knows, so all forms and places share it, and nothing is copied
 //! or imported when a kernel runs (`heg_openvino::memory` says what happens otherwise). Platform 3720 takes no memory of

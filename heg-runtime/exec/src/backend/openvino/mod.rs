@@ -101,7 +101,7 @@ impl OpenVino {
         })
     }
 
-    /// How the NPU knows the weights. The device is asked when this is first called.
+    /// The way in which the NPU has the weights. The device is asked when this is first called.
     fn lending(&self) -> &Lending {
         self.lending.get_or_init(|| {
             let (Some(core), Some(npu)) = (self.core.get(), &self.npu) else {

@@ -16,7 +16,7 @@ fn every_level_of_the_graph_extension_answers_the_same() {
         return;
     }
     let expected = expected(bundle(), "Hello");
-    for (graph, backing) in [("1.5", "Copied"), ("1.12", "Copied"), ("1.18", "Imported")] {
+    for (graph, backing) in [("1.5", "Copied"), ("1.12", "Copied"), ("1.18", "Lent")] {
         let settings = [("PLATFORM", "4000"), ("GRAPH", graph)];
         let ran = heg(bundle(), &answer(bundle(), SOC, "Hello"), &settings);
         assert_eq!(ran.tokens(), expected, "{graph}");

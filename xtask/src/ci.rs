@@ -191,7 +191,7 @@ const CLIPPY: [&str; 5] = [
 const STRICT: [&str; 3] = ["--", "-D", "warnings"];
 
 /// Seconds per target: enough to catch a reader that fails at once. Chosen.
-const FUZZ_SECONDS: u32 = 6;
+const FUZZ_SECONDS: u32 = 4;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -313,8 +313,7 @@ pub(super) fn switching(subject: &Subject, switches: &[Switch]) -> Vec<PaperLine
                 ),
             ));
         }
-        let gains = of(0..usize::MAX)
-            .map(|it| it.ratio(Way::Async) / it.ratio(Way::Progressive));
+        let gains = of(0..usize::MAX).map(|it| it.ratio(Way::Async) / it.ratio(Way::Progressive));
         let gains: Vec<f64> = gains.collect();
         let why =
             "the paper's is of Qwen2.5-1.5B, whose loads there take about as long as its prompts";

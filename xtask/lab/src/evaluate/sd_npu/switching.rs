@@ -4,8 +4,8 @@
 //! are resident with almost no memory and nothing is switched.
 
 use super::Subject;
-use super::hardware::{Hardware, LONG_TOKENS, ModelShapes, SHORT_TOKENS};
 use super::best_plan::best_ready_us;
+use super::hardware::{Hardware, LONG_TOKENS, ModelShapes, SHORT_TOKENS};
 use heg_sched::{Call, Costs, Lane, LayerKernel, Load, SwitchedBlock, plan, times};
 
 /// Layers of a block. Chosen, since the paper does not say: six or seven blocks.
@@ -19,12 +19,7 @@ const LOAD_BYTES_PER_SEC: f64 = 4.2e9;
 pub(super) const CHUNKS: [usize; 4] = [1, 2, 4, 8];
 
 /// The ways to switch, in the order of their columns.
-pub(super) const WAYS: [Way; 4] = [
-    Way::Resident,
-    Way::Progressive,
-    Way::Async,
-    Way::Sync,
-];
+pub(super) const WAYS: [Way; 4] = [Way::Resident, Way::Progressive, Way::Async, Way::Sync];
 
 /// A way to switch: HEG's two, and the two that the paper measures its own beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -54,12 +54,11 @@ impl RotaryRows {
             && span.position + rows <= table.rows as usize
         {
             let width = table.width as usize;
-            return Ok((
-                self.sections
-                    .rows(table.cos, (span.position, rows), width)?,
-                self.sections
-                    .rows(table.sin, (span.position, rows), width)?,
-            ));
+            let view = |id| {
+                let rows = span.position..span.position + rows;
+                self.sections.rows(id, rows, width)
+            };
+            return Ok((view(table.cos)?, view(table.sin)?));
         }
         Ok((
             self.gather(table, table.cos, &self.cos, spans, rows)?,

@@ -4,6 +4,7 @@
 //! sections were intact once: it tells damaged memory from a device that computes something else.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use heg_artifacts::{Bundle, SectionId};
@@ -117,22 +118,31 @@ impl Sections {
         element: TensorType,
         shape: &[usize],
     ) -> Result<Tensor, ExecError> {
-        let (memory, start) = self.place(id)?;
-        Tensor::new(memory, start as usize, element, shape)
-            .map_err(openvino(format!("view of {}", self.bundle.label(id))))
+        self.view(id, 0, element, shape)
     }
 
     /// Rows of a section that is a table of `width` numbers of f32 a row, as a tensor.
     pub(super) fn rows(
         &self,
         id: SectionId,
-        (first, rows): (usize, usize),
+        rows: Range<usize>,
         width: usize,
     ) -> Result<Tensor, ExecError> {
+        let first_byte = rows.start * width * TensorType::F32.bytes();
+        self.view(id, first_byte, TensorType::F32, &[rows.len(), width])
+    }
+
+    fn view(
+        &self,
+        id: SectionId,
+        first_byte: usize,
+        element: TensorType,
+        shape: &[usize],
+    ) -> Result<Tensor, ExecError> {
         let (memory, start) = self.place(id)?;
-        let start = start as usize + first * width * TensorType::F32.bytes();
-        Tensor::new(memory, start, TensorType::F32, &[rows, width])
-            .map_err(openvino(format!("view of {}", self.bundle.label(id))))
+        // Launches make views, so the label, for which the manifest is searched, is made for an error alone.
+        Tensor::new(memory, start as usize + first_byte, element, shape)
+            .map_err(|error| openvino(format!("view of {}", self.bundle.label(id)))(error))
     }
 
     /// The memory that a tensor of a section is a view of, and the section's offset there, after its hash was checked.

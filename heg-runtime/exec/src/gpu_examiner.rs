@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::{Said, ended_within};
 use crate::error::{ExecError, chain};
 use crate::platform::{Ended, ended};
+use crate::verdict_file::{self, FOLDER};
 
 /// A program that examines GPUs for a bundle, and the folder in which its findings are kept.
 #[derive(Debug, Clone)]
@@ -115,7 +116,7 @@ impl GpuExaminer {
     ) -> Result<GpuFindings, String> {
         let info = GpuDevice::find(options).map_err(|error| chain(&error))?;
         let name = file_name(bundle, &info);
-        if let Some(known) = self.recall(&name) {
+        if let Some(known) = recall(&self.cache, &name) {
             return known.taken();
         }
         let ask = |sharing| self.ask(options, activations, sharing);
@@ -187,13 +188,6 @@ impl GpuExaminer {
         }
     }
 
-    fn recall(&self, name: &str) -> Option<Sight> {
-        let folder = self.cache.folder(FOLDER).ok()?;
-        let text = folder.read(name, FILE_BYTES_MAX).ok()??;
-        let file: File = serde_json::from_slice(&text).ok()?;
-        (file.revision == REVISION).then_some(file.sight)
-    }
-
     /// Keeps an outcome. Where that fails, a later start examines the device again.
     fn remember(&self, name: &str, sight: &Sight) {
         let file = File {
@@ -202,9 +196,15 @@ impl GpuExaminer {
         };
         // The file has only text, which JSON can always represent.
         let text = serde_json::to_string(&file).unwrap_or_default();
-        let folder = self.cache.folder(FOLDER);
-        let _ = folder.and_then(|folder| folder.write(name, &[text.as_bytes()]));
+        let _ = verdict_file::write(&self.cache, name, &text);
     }
+}
+
+/// The outcome that an earlier process has kept.
+fn recall(cache: &OwnFolder, name: &str) -> Option<Sight> {
+    let text = verdict_file::read(cache, name, FILE_BYTES_MAX)?;
+    let file: File = serde_json::from_slice(&text).ok()?;
+    (file.revision == REVISION).then_some(file.sight)
 }
 
 impl Sight {
@@ -274,9 +274,7 @@ pub(crate) fn forget(cache: &OwnFolder, bundle: &Bundle) -> usize {
         let Some(name) = name.to_str().filter(|name| name.starts_with(&prefix)) else {
             continue;
         };
-        let text = folder.read(name, FILE_BYTES_MAX).ok().flatten();
-        let file = text.and_then(|text| serde_json::from_slice::<File>(&text).ok());
-        refused += usize::from(matches!(file.map(|it| it.sight), Some(Sight::Refused(_))));
+        refused += usize::from(matches!(recall(cache, name), Some(Sight::Refused(_))));
         // One that stays is found again, and nothing else.
         let _ = std::fs::remove_file(folder.path().join(name));
     }
@@ -354,8 +352,6 @@ fn run(question: &Question, bundle: Arc<Bundle>) -> Result<Found, heg_gpu::GpuEr
 /// Rows of passes: a decode step, some rows, and on devices of hardware a chunk, whose products go by tiles.
 const PASSES: [u32; 3] = [1, 4, 40];
 
-const FOLDER: &str = "verdicts";
-
 const REVISION: u32 = 1;
 
 /// Most bytes of a file. Chosen: a reason has a line of a driver's.
@@ -397,7 +393,7 @@ mod tests {
             Sight::Refused("it crashed".to_owned()),
         ] {
             examiner.remember("gpu-x", &sight);
-            assert_eq!(examiner.recall("gpu-x"), Some(sight));
+            assert_eq!(recall(&examiner.cache, "gpu-x"), Some(sight));
         }
         let path = folder.path().join(FOLDER).join("gpu-x");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -408,7 +404,7 @@ mod tests {
             String::new(),
         ] {
             std::fs::write(&path, wrong).unwrap();
-            assert_eq!(examiner.recall("gpu-x"), None);
+            assert_eq!(recall(&examiner.cache, "gpu-x"), None);
         }
     }
 

@@ -8,6 +8,7 @@ use heg_gpu::{Fidelity, GpuDevice, GpuInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ExecError;
+use crate::verdict_file;
 
 /// The findings about a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,8 +76,7 @@ impl GpuVerdict {
 
     /// Reads the verdict in the cache folder; there is none if the file is missing or unreadable.
     pub fn recall(cache: &OwnFolder) -> Option<Self> {
-        let folder = cache.folder(FOLDER).ok()?;
-        let text = folder.read(NAME, FILE_BYTES_MAX).ok()??;
+        let text = verdict_file::read(cache, NAME, FILE_BYTES_MAX)?;
         Self::parse(&text).ok()
     }
 
@@ -86,17 +86,9 @@ impl GpuVerdict {
     ///
     /// [`ExecError::Cache`] if the folder is not the user's own, or cannot be written.
     pub fn remember(&self, cache: &OwnFolder) -> Result<(), ExecError> {
-        let written = cache
-            .folder(FOLDER)
-            .and_then(|folder| folder.write(NAME, &[self.to_text().as_bytes()]));
-        written.map_err(|source| ExecError::Cache {
-            path: cache.path().to_owned(),
-            source,
-        })
+        verdict_file::write(cache, NAME, &self.to_text())
     }
 }
-
-const FOLDER: &str = "verdicts";
 
 const NAME: &str = "gpu.json";
 
@@ -108,6 +100,7 @@ const FILE_BYTES_MAX: u64 = 1 << 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdict_file::FOLDER;
 
     fn verdict() -> GpuVerdict {
         GpuVerdict {

@@ -34,6 +34,7 @@ pub mod profile;
 mod soc;
 mod table;
 mod unchanged;
+mod verdict_file;
 pub mod verdicts;
 mod warm;
 

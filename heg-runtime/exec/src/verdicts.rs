@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::Place;
 use crate::error::ExecError;
 use crate::ladder::Rung;
+use crate::verdict_file;
 
 /// The verdicts on the kernels that were tested.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -136,12 +137,9 @@ impl Verdicts {
 
     /// Reads the verdicts in the cache folder under `name`; there are none if the file is missing or unreadable.
     pub fn recall(cache: &OwnFolder, name: &str) -> Self {
-        let read = || {
-            let folder = cache.folder(FOLDER).ok()?;
-            let text = folder.read(name, FILE_BYTES_MAX).ok()??;
-            Self::parse(&text).ok()
-        };
-        read().unwrap_or_default()
+        let text = verdict_file::read(cache, name, FILE_BYTES_MAX);
+        let parsed = text.and_then(|text| Self::parse(&text).ok());
+        parsed.unwrap_or_default()
     }
 
     /// Remembers these verdicts in the cache folder under `name`.
@@ -150,13 +148,7 @@ impl Verdicts {
     ///
     /// [`ExecError::Cache`] if the folder is not the user's own, or cannot be written.
     pub fn remember(&self, cache: &OwnFolder, name: &str) -> Result<(), ExecError> {
-        let written = cache
-            .folder(FOLDER)
-            .and_then(|folder| folder.write(name, &[self.to_text().as_bytes()]));
-        written.map_err(|source| ExecError::Cache {
-            path: cache.path().to_owned(),
-            source,
-        })
+        verdict_file::write(cache, name, &self.to_text())
     }
 }
 
@@ -165,8 +157,6 @@ pub(crate) fn file_name(bundle: SectionId, devices: &str) -> String {
     let devices = SectionId::of(devices.as_bytes());
     format!("{bundle}-{}.json", devices.short())
 }
-
-const FOLDER: &str = "verdicts";
 
 /// 2: errors of devices are no verdicts; files of revision 1 may have them as wrong answers.
 const REVISION: u32 = 2;
@@ -180,6 +170,7 @@ mod tests {
 
     use super::*;
     use crate::ladder::RungSource;
+    use crate::verdict_file::FOLDER;
 
     fn place(layer: u32) -> Place {
         Place {

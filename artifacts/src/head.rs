@@ -23,12 +23,10 @@ pub const HEAD_BYTES_MAX: u64 = layout::HEADER_BYTES as u64 + MANIFEST_BYTES_MAX
 /// `extents[i]` is the place of `manifest.sections[i]`.
 #[derive(Debug, Clone)]
 pub struct BundleHead {
+    header: Header,
     manifest: Manifest,
-    manifest_id: SectionId,
     bytes: Vec<u8>,
     extents: Vec<Extent>,
-    file_bytes: u64,
-    parts: Vec<FilePart>,
 }
 
 impl BundleHead {
@@ -43,7 +41,7 @@ impl BundleHead {
     /// The head of a manifest that passed its check.
     pub(crate) fn of_checked(manifest: Manifest) -> Result<Self, Error> {
         let text = encode_manifest(&manifest)?;
-        let (_, file_bytes) = layout::place(text.len() as u64, &manifest.sections)?;
+        let (extents, file_bytes) = layout::place(text.len() as u64, &manifest.sections)?;
         let header = Header {
             file_bytes,
             manifest_bytes: text.len() as u64,
@@ -52,7 +50,12 @@ impl BundleHead {
         let mut bytes = header.encode().to_vec();
         bytes.extend_from_slice(&text);
         bytes.resize(bytes.len().next_multiple_of(layout::HEADER_BYTES), 0);
-        Self::assemble(&header, manifest, bytes)
+        Ok(Self {
+            header,
+            manifest,
+            bytes,
+            extents,
+        })
     }
 
     /// Reads a head that came from somewhere: the first bytes of a file up to its first section, no more and no fewer.
@@ -63,9 +66,14 @@ impl BundleHead {
         let header = Header::decode_head(&bytes)?;
         let manifest = read_manifest(&bytes, &header)?;
         check_manifest(&manifest)?;
-        let (_, file_bytes) = layout::place(header.manifest_bytes, &manifest.sections)?;
+        let (extents, file_bytes) = layout::place(header.manifest_bytes, &manifest.sections)?;
         layout::check_file_bytes(file_bytes, header.file_bytes)?;
-        Self::assemble(&header, manifest, bytes)
+        Ok(Self {
+            header,
+            manifest,
+            bytes,
+            extents,
+        })
     }
 
     /// The head of an open bundle.
@@ -76,20 +84,13 @@ impl BundleHead {
         let header = Header::decode(file)?;
         let end = header.head_bytes();
         let end = usize::try_from(end).unwrap_or(usize::MAX).min(file.len());
-        let bytes = file.get(..end).unwrap_or_default().to_vec();
-        Self::assemble(&header, bundle.manifest().clone(), bytes)
-    }
-
-    fn assemble(header: &Header, manifest: Manifest, bytes: Vec<u8>) -> Result<Self, Error> {
-        let (extents, file_bytes) = layout::place(header.manifest_bytes, &manifest.sections)?;
-        let parts = parts::parts(&manifest, header.manifest_id, header.manifest_bytes)?;
+        let manifest = bundle.manifest().clone();
+        let (extents, _) = layout::place(header.manifest_bytes, &manifest.sections)?;
         Ok(Self {
+            bytes: file.get(..end).unwrap_or_default().to_vec(),
+            header,
             manifest,
-            manifest_id: header.manifest_id,
-            bytes,
             extents,
-            file_bytes,
-            parts,
         })
     }
 
@@ -100,7 +101,7 @@ impl BundleHead {
 
     /// blake3 of the manifest's text, which names the bundle.
     pub fn manifest_id(&self) -> SectionId {
-        self.manifest_id
+        self.header.manifest_id
     }
 
     /// Header page, manifest and padding: the file up to its first section.
@@ -110,12 +111,12 @@ impl BundleHead {
 
     /// Length of the whole file, in bytes.
     pub fn file_bytes(&self) -> u64 {
-        self.file_bytes
+        self.header.file_bytes
     }
 
-    /// The file in parts, the head first.
-    pub fn parts(&self) -> &[FilePart] {
-        &self.parts
+    /// Cuts the file into parts, the head first.
+    pub fn parts(&self) -> Vec<FilePart> {
+        parts::parts(&self.manifest, &self.header, &self.extents)
     }
 
     /// The places of all sections.

@@ -14,8 +14,7 @@ use std::ops::Range;
 use heg_spec::{Group, NpuPlatform};
 
 use crate::content_id::SectionId;
-use crate::error::Error;
-use crate::layout;
+use crate::layout::{Extent, Header};
 use crate::manifest::{KernelUse, Manifest, Section};
 use crate::references::{Reference, references};
 
@@ -74,14 +73,12 @@ impl fmt::Display for PartId {
     }
 }
 
-/// Sorts the sections of a manifest into the order in which files have them. The manifest must have passed its check:
-/// a section that nobody refers to is left out.
+/// Sorts the sections of a manifest into the order in which files have them. A section that nothing refers to is left
+/// out.
 pub(crate) fn sort_sections(manifest: &mut Manifest) {
     let kinds = kinds(manifest);
-    let ids = manifest.sections.iter().map(|section| section.id);
-    let uses = references(manifest).into_iter().map(|(_, id)| id);
     let mut first = BTreeMap::new();
-    for (index, id) in uses.chain(ids).enumerate() {
+    for (index, (_, id)) in references(manifest).into_iter().enumerate() {
         first.entry(id).or_insert(index);
     }
     let place = |section: &Section| (kinds.get(&section.id).copied(), first.get(&section.id));
@@ -93,22 +90,14 @@ pub(crate) fn sort_sections(manifest: &mut Manifest) {
 
 /// Cuts the file of a manifest into parts, the head first. A part ends where another begins, and before the section
 /// that would take it beyond [`PART_BYTES_MAX`]; a longer section is a part by itself. With more than [`PARTS_MAX`]
-/// parts, places of a layer share one.
-///
-/// Errors: [`Error::TooLarge`] if the sections do not fit in a file.
-pub(crate) fn parts(
-    manifest: &Manifest,
-    manifest_id: SectionId,
-    manifest_bytes: u64,
-) -> Result<Vec<FilePart>, Error> {
-    let (extents, file_bytes) = layout::place(manifest_bytes, &manifest.sections)?;
+/// parts, places of a layer share one. `extents` are the places of the manifest's sections.
+pub(crate) fn parts(manifest: &Manifest, header: &Header, extents: &[Extent]) -> Vec<FilePart> {
     let kinds = kinds(manifest);
-    let starts: Vec<u64> = extents.iter().map(|extent| extent.offset).collect();
     let cut = Cut {
         sections: &manifest.sections,
         kinds: &kinds,
-        starts: &starts,
-        file_bytes,
+        extents,
+        file_bytes: header.file_bytes,
         layers: manifest.layers.len(),
     };
     let mut rest = cut.runs(Joined::Nothing);
@@ -117,12 +106,12 @@ pub(crate) fn parts(
     }
     let mut all = vec![FilePart {
         name: HEAD_PART.to_owned(),
-        id: PartId::of_head(manifest_id, manifest_bytes),
-        range: 0..starts.first().copied().unwrap_or(file_bytes),
+        id: PartId::of_head(header.manifest_id, header.manifest_bytes),
+        range: 0..cut.start(0),
         sections: 0..0,
     }];
     all.append(&mut rest);
-    Ok(all)
+    all
 }
 
 /// The use of a section. The order of the variants is the order in the file.
@@ -172,7 +161,7 @@ enum Joined {
 struct Cut<'a> {
     sections: &'a [Section],
     kinds: &'a BTreeMap<SectionId, PartKind>,
-    starts: &'a [u64],
+    extents: &'a [Extent],
     file_bytes: u64,
     layers: usize,
 }
@@ -217,7 +206,8 @@ impl Cut<'_> {
 
     /// The first byte of a section; the end of the file behind the last one.
     fn start(&self, section: usize) -> u64 {
-        self.starts.get(section).copied().unwrap_or(self.file_bytes)
+        let extent = self.extents.get(section);
+        extent.map_or(self.file_bytes, |extent| extent.offset)
     }
 }
 

@@ -7,10 +7,8 @@ use std::collections::BTreeSet;
 
 use heg_spec::NpuPlatform;
 
-use crate::content_id::SectionId;
 use crate::manifest::{Blob, Manifest};
 use crate::parts;
-use crate::references::references;
 
 /// Platforms that a bundle has blobs for, ascending.
 pub fn platforms(manifest: &Manifest) -> BTreeSet<NpuPlatform> {
@@ -25,8 +23,6 @@ pub fn slice(manifest: &Manifest, platform: Option<NpuPlatform>) -> Manifest {
     for variant in variants.flat_map(|kernel| &mut kernel.variants) {
         variant.blobs.retain(|blob| Some(blob.platform) == platform);
     }
-    let used: BTreeSet<SectionId> = references(&sliced).into_iter().map(|(_, id)| id).collect();
-    sliced.sections.retain(|section| used.contains(&section.id));
     parts::sort_sections(&mut sliced);
     sliced
 }

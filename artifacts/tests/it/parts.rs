@@ -47,7 +47,7 @@ fn table(parts: &[FilePart]) -> String {
 
 #[test]
 fn parts_of_the_tiny_bundle() {
-    insta::assert_snapshot!("parts", table(head(&Plan::default()).parts()));
+    insta::assert_snapshot!("parts", table(&head(&Plan::default()).parts()));
 }
 
 /// One behind the other they are the file, and each has sections of its own.
@@ -72,19 +72,13 @@ fn a_file_in_another_order_has_parts_too() {
     let mut manifest = head.manifest().clone();
     manifest.sections.reverse();
     let reversed = BundleHead::of(manifest).unwrap();
-    let mut names: Vec<&str> = reversed
-        .parts()
-        .iter()
-        .map(|part| part.name.as_str())
-        .collect();
+    let parts = reversed.parts();
+    let mut names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
     assert_eq!(names[0], HEAD_PART);
-    assert_eq!(
-        reversed.parts().last().unwrap().range.end,
-        reversed.file_bytes()
-    );
+    assert_eq!(parts.last().unwrap().range.end, reversed.file_bytes());
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), reversed.parts().len());
+    assert_eq!(names.len(), parts.len());
 }
 
 /// A new template is a new head and a new part `text`; nothing else has to be sent.
@@ -97,8 +91,9 @@ fn what_changes_is_its_part() {
         ..plan
     });
     let known: Vec<_> = old.parts().iter().map(|part| part.id).collect();
-    let sent = new.parts().iter().filter(|part| !known.contains(&part.id));
-    let sent: Vec<&str> = sent.map(|part| part.name.as_str()).collect();
+    let sent = new.parts().into_iter();
+    let sent = sent.filter(|part| !known.contains(&part.id));
+    let sent: Vec<String> = sent.map(|part| part.name).collect();
     assert_eq!(sent, [HEAD_PART, "text"]);
 }
 

@@ -169,6 +169,23 @@ pub enum TrustError {
 }
 
 impl TrustError {
+    /// Refuses a document that is longer than any that is written, before anything of it is read.
+    pub(crate) fn check_length(
+        document: &'static str,
+        bytes: &[u8],
+        most: u64,
+    ) -> Result<(), Self> {
+        let found = bytes.len() as u64;
+        match found <= most {
+            true => Ok(()),
+            false => Err(Self::TooLong {
+                document,
+                found,
+                most,
+            }),
+        }
+    }
+
     pub(crate) fn invalid(
         document: &'static str,
         field: impl Into<String>,

@@ -34,7 +34,7 @@ pub enum Purpose {
     Update,
 }
 
-/// The time, as far as the machine knows it.
+/// The machine's knowledge of the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// A clock says so.

@@ -82,14 +82,7 @@ impl ReleaseSignature {
     ///
     /// Errors: [`TrustError::TooLong`], [`TrustError::NotASignature`].
     pub fn parse(bytes: &[u8], number: usize) -> Result<Self, TrustError> {
-        let found = bytes.len() as u64;
-        if found > SIGNATURE_BYTES_MAX {
-            return Err(TrustError::TooLong {
-                document: "signature",
-                found,
-                most: SIGNATURE_BYTES_MAX,
-            });
-        }
+        TrustError::check_length("signature", bytes, SIGNATURE_BYTES_MAX)?;
         let text = std::str::from_utf8(bytes).ok();
         let signature = text.and_then(|text| Signature::decode(text).ok());
         signature

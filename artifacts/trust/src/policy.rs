@@ -76,14 +76,7 @@ impl TrustPolicy {
     /// Errors: [`TrustError::TooLong`], [`TrustError::Parse`], [`TrustError::Version`], [`TrustError::Invalid`],
     /// [`TrustError::NotAKey`].
     pub fn parse(text: &str) -> Result<Self, TrustError> {
-        let found = text.len() as u64;
-        if found > POLICY_BYTES_MAX {
-            return Err(TrustError::TooLong {
-                document: DOCUMENT,
-                found,
-                most: POLICY_BYTES_MAX,
-            });
-        }
+        TrustError::check_length(DOCUMENT, text.as_bytes(), POLICY_BYTES_MAX)?;
         let options = ron::Options::default().with_recursion_limit(16);
         let raw: RawPolicy = options.from_str(text).map_err(|error| TrustError::Parse {
             document: DOCUMENT,

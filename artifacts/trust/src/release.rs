@@ -53,14 +53,7 @@ impl Release {
     ///
     /// Errors: [`TrustError::TooLong`], [`TrustError::Version`], [`TrustError::Parse`], [`TrustError::Invalid`].
     pub fn parse(bytes: &[u8]) -> Result<Self, TrustError> {
-        let found = bytes.len() as u64;
-        if found > RELEASE_BYTES_MAX {
-            return Err(TrustError::TooLong {
-                document: DOCUMENT,
-                found,
-                most: RELEASE_BYTES_MAX,
-            });
-        }
+        TrustError::check_length(DOCUMENT, bytes, RELEASE_BYTES_MAX)?;
         let parse = |error: serde_json::Error| TrustError::Parse {
             document: DOCUMENT,
             line: error.line(),

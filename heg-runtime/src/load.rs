@@ -137,7 +137,8 @@ impl Loaded {
         &self,
         soc: &Soc,
         cache: OwnFolder,
-        (program, arguments): (PathBuf, Vec<OsString>),
+        program: PathBuf,
+        arguments: Vec<OsString>,
     ) -> Result<Loader, RuntimeError> {
         let examiner = GpuExaminer {
             program,

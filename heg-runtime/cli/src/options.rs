@@ -65,8 +65,7 @@ impl Machine {
         let soc = self.soc(cache.as_ref())?;
         match (cache, std::env::current_exe()) {
             (Some(cache), Ok(this)) => {
-                let examiner = (this, vec![GPU_EXAMINER.into()]);
-                loaded.examined_loader(&soc, cache, examiner)
+                loaded.examined_loader(&soc, cache, this, vec![GPU_EXAMINER.into()])
             }
             (Some(cache), Err(_)) => Ok(loaded.loader(&soc)?.with_cache(cache)),
             (None, _) => loaded.loader(&soc),

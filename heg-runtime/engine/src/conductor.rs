@@ -56,7 +56,7 @@ pub(super) struct Conductor {
 /// The memory of requests, and the widths that its sizes follow from.
 pub(super) struct Room {
     pub(super) widths: Widths,
-    /// Where rows of activations are.
+    /// The home of rows of activations.
     pub(super) home: MemoryHome,
     /// Rows that a kernel may write behind a prompt.
     pub(super) padding_rows: usize,

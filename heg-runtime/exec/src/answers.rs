@@ -72,7 +72,8 @@ pub(super) fn examine(
                 if let Asked::Answered(form, second) = ask(loader, place, form)?
                     && second.is_right()
                 {
-                    mended.push((rung, passed(verdict)));
+                    let (worst, tolerance) = (verdict.worst, verdict.tolerance);
+                    mended.push((rung, Reason::Passed { worst, tolerance }));
                     settled.push(rung);
                     prepared.forms.push(form);
                     continue;
@@ -82,7 +83,8 @@ pub(super) fn examine(
         };
         match again(loader, place, rung)? {
             Asked::Answered(form, second) if second.is_right() => {
-                mended.push((rung, damaged(verdict)));
+                let (worst, tolerance) = (verdict.worst, verdict.tolerance);
+                mended.push((rung, Reason::Damaged { worst, tolerance }));
                 settled.push(rung);
                 prepared.forms.push(form);
             }
@@ -121,24 +123,6 @@ pub(super) fn wrong(verdict: Verdict) -> Reason {
         worst: verdict.worst,
         tolerance: verdict.tolerance,
     }
-}
-
-/// The reason for a form that failed its test, and passed it when it ran again.
-fn passed(
-    Verdict {
-        worst, tolerance, ..
-    }: Verdict,
-) -> Reason {
-    Reason::Passed { worst, tolerance }
-}
-
-/// The reason for a form that failed its test, and passed it when made again.
-fn damaged(
-    Verdict {
-        worst, tolerance, ..
-    }: Verdict,
-) -> Reason {
-    Reason::Damaged { worst, tolerance }
 }
 
 /// Makes a form, for calls of exactly `rows` rows if that is given, and runs its known-answer test.

@@ -96,7 +96,7 @@ pub struct Executor {
     pub(crate) activations: Arc<ActivationRows>,
     pub(crate) scratch: Scratch,
     pub(crate) widths: Widths,
-    /// Where rows are.
+    /// The home of rows.
     pub(crate) home: MemoryHome,
     pub(crate) kv: KvRoom,
     /// Most rows of a call, including padding.
@@ -384,7 +384,7 @@ impl Executor {
         self.kv.clone()
     }
 
-    /// Where rows of activations are.
+    /// The home of rows of activations.
     pub fn home(&self) -> MemoryHome {
         self.home.clone()
     }

@@ -230,7 +230,7 @@ impl Loader {
         left.next().is_some()
     }
 
-    /// Where rows and KV caches are, so that devices work on them without copies.
+    /// The home of rows and KV caches, so that devices work on them without copies.
     pub fn home(&self) -> MemoryHome {
         let homes = self.backends.iter().map(|backend| backend.home());
         let mut known = homes.filter(|home| !home.is_host());

@@ -25,7 +25,7 @@ use crate::mem::{MemoryHome, RowBuffer, tensor_element};
 /// with [`get`](Self::get). Inputs that were not set are zeros.
 pub struct LoneKernel {
     bundle: Arc<Bundle>,
-    /// Where its buffers are.
+    /// The home of its buffers.
     home: MemoryHome,
     place: Place,
     form: Form,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::ladder::DeviceFacts;
 use crate::loader::Loader;
 
-/// An NPU, as far as OpenVINO and the machine's files tell.
+/// An NPU in the words of OpenVINO and of the machine's files.
 #[derive(Debug, Serialize)]
 pub struct NpuReport {
     /// The vendor's name of the device; empty if it is missing.

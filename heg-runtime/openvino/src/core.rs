@@ -82,7 +82,7 @@ impl Core {
         })
     }
 
-    /// Returns what the machine has for an NPU, as far as files say.
+    /// Returns the files that the machine has for an NPU.
     pub fn npu_files(&self) -> &NpuFiles {
         &self.npu().files
     }

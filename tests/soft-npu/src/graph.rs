@@ -20,7 +20,7 @@ use crate::settings::{MachinePart, has};
 pub(crate) struct Graph {
     pub(crate) facts: BlobFacts,
     pub(crate) backing: Backing,
-    /// How to compute it, or why that is not known: then it gives zeros, which known answers refuse.
+    /// Its computation, or the reason why that is not known: then it gives zeros, which known answers refuse.
     pub(crate) recipe: Result<Recipe, String>,
     /// Addresses of ports, for lists that are recorded from now on.
     arguments: Mutex<Vec<usize>>,

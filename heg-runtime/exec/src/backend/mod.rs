@@ -70,17 +70,19 @@ pub(crate) trait Backend: Send + Sync {
         None
     }
 
-    /// Why a device that was there is lost; `None` if it is not.
+    /// Why a device that was there is lost; `None` if it is not. All rungs of its role go with it, and the element types
+    /// of the others may change, so every kernel is prepared anew.
     fn why_lost(&self, _: &DeviceFacts) -> Option<String> {
         None
     }
 
-    /// Where its devices want the memory of rows and caches.
+    /// The home that its devices want for rows and caches.
     fn home(&self) -> MemoryHome {
         MemoryHome::default()
     }
 
-    /// Whether the device of a rung is lost: no form of it runs again.
+    /// Whether the device of a rung is lost: no form of it runs again. Other rungs of its role go on, as the CPU programs
+    /// below those of a GPU do.
     fn is_lost(&self, _: Rung) -> bool {
         false
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use heg_openvino::{DeviceMemory, HostBuffer, OpenvinoError};
 
-/// Where buffers of rows and KV caches are. Clones share it.
+/// The place of buffers of rows and of KV caches. Clones share it.
 #[derive(Clone, Default)]
 pub struct MemoryHome(Option<Arc<Shared>>);
 

@@ -73,7 +73,7 @@ fn parts<'a>(weight: &RecipeWeight, bytes: &mut impl FnMut(usize) -> &'a [u8]) -
 
 /// A call of a recipe's program.
 struct Call {
-    /// Rows that are computed: those of the chunk, as far as the cache has rows for them.
+    /// Rows that are computed: those of the chunk for which the cache has rows.
     rows: usize,
     position: usize,
     /// By input port; without rows for the position.

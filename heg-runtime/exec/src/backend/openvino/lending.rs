@@ -86,7 +86,7 @@ impl Lending {
         }
     }
 
-    /// Where rows and caches are, so that the device knows them too.
+    /// The home of rows and caches, so that the device knows them too.
     pub(super) fn home(&self) -> MemoryHome {
         match self {
             Self::Bundle { home, .. } | Self::Copy { home, .. } => home.clone(),

@@ -54,7 +54,7 @@ pub(super) struct OpenVino {
     sections: Sections,
     /// OpenVINO's name of the machine's NPU, if it has one.
     npu: Option<String>,
-    /// How that knows the weights: settled before the first form is made on it.
+    /// The NPU's access to the weights: settled before the first form is made on it.
     lending: OnceLock<Lending>,
     cache: Option<OwnFolder>,
     compiled: Option<CompiledCache>,

@@ -152,7 +152,7 @@ impl GraphSwitch {
         if is_boundary && *always {
             blocks.switch_next(at, forms);
         } else if is_boundary {
-            blocks.arrive((at, tokens), *coming, forms);
+            blocks.arrive(at, tokens, *coming, forms);
         }
         blocks.settle(at, forms, cancel)?;
         if is_boundary {
@@ -225,7 +225,7 @@ impl Blocks {
     }
 
     /// Begins what is due when tokens come to a block.
-    fn arrive(&mut self, (at, tokens): (usize, usize), coming: Coming, forms: &mut FormTable) {
+    fn arrive(&mut self, at: usize, tokens: usize, coming: Coming, forms: &mut FormTable) {
         // The way back is for times without anything to do.
         self.wanted.retain(|(_, graph)| *graph == Graph::Short);
         match coming {

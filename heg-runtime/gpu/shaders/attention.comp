@@ -16,7 +16,7 @@ const uint BLOCK = 64, STRETCH = gl_WorkGroupSize.x, BLOCKS = STRETCH / BLOCK;
 const float LEAST = -3.0e38;
 const uint NO_WAY = 0xffffffffu;
 // Elements of a quad, quads of a head, tokens whose values are in shared memory at a time: 8 KiB of them, or a block.
-const uint IN_QUAD = ELEMENT == BF16 ? 8 : 4;
+const uint IN_QUAD = ELEMENT == F32 ? 4 : 8;
 const uint HEAD_QUADS = QUADS == 1 ? HEAD / IN_QUAD : 1;
 const uint FITTING = 512 / HEAD_QUADS;
 const uint STAGE = FITTING >= 64 ? 64 : FITTING >= 32 ? 32 : FITTING >= 16 ? 16 : FITTING >= 8 ? 8 : FITTING >= 4 ? 4 : 2;
@@ -51,6 +51,7 @@ uint start_of(uint row) {
 // An element of a quad.
 float of_quad(uvec4 quad, uint i) {
     if (ELEMENT == BF16) return uintBitsToFloat((i & 1) == 0 ? quad[i / 2] << 16 : quad[i / 2] & 0xffff0000u);
+    if (ELEMENT == F16) return from_f16((quad[i / 2] >> (i % 2 * 16)) & 0xffffu);
     return uintBitsToFloat(quad[i]);
 }
 

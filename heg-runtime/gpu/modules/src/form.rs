@@ -32,6 +32,8 @@ pub(crate) mod row_form {
     pub(crate) const CACHE_BF16: u32 = 2;
     /// Rows of the cache in f32.
     pub(crate) const CACHE_F32: u32 = 3;
+    /// Rows of the cache in f16.
+    pub(crate) const CACHE_F16: u32 = 4;
 }
 
 /// The form of a buffer: an operand is rounded where both its weights and the activations are integers, as on the CPU.

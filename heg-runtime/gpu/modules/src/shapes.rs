@@ -200,6 +200,7 @@ impl Shaper<'_> {
         match (role.is_some_and(is_cache), self.kv) {
             (false, _) => row_form::PLAIN,
             (true, ElementType::Bf16) => row_form::CACHE_BF16,
+            (true, ElementType::F16) => row_form::CACHE_F16,
             (true, _) => row_form::CACHE_F32,
         }
     }

@@ -61,6 +61,18 @@ uint bf16(float x) {
     return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
 }
 
+// To the nearest half, ties to even, by integers likewise. What is too large becomes infinite.
+uint f16(float x) {
+    uint bits = floatBitsToUint(x), sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
+    if (size >= 0x47800000u) return sign | (size > 0x7f800000u ? 0x7e00u : 0x7c00u); // from 2^16 on, or no number
+    if (size >= 0x38800000u) return sign | (((size + 0xfffu + ((size >> 13) & 1u)) >> 13) - 0x1c000u);
+    uint shift = 126u - (size >> 23); // below 2^-14: multiples of 2^-24
+    if (shift > 24u) return sign;
+    uint mantissa = (size & 0x7fffffu) | 0x800000u, whole = mantissa >> shift;
+    uint rest = mantissa & ((1u << shift) - 1u), tie = 1u << (shift - 1u);
+    return sign | (whole + (rest > tie || (rest == tie && (whole & 1u) == 1u) ? 1u : 0u));
+}
+
 // An element of keys, values or a matrix, but of those of half a byte.
 float element(Words m, uint i) {
     if (ELEMENT == BF16) return uintBitsToFloat(half_word(m, i) << 16);

@@ -10,7 +10,8 @@ layout(local_size_x = 128, local_size_x_id = 16) in;
 layout(local_size_x = THREADS) in;
 #endif
 
-const uint PLAIN = 0, OPERAND = 1, CACHE_BF16 = 2, CACHE_F32 = 3;
+const uint PLAIN = 0, OPERAND = 1, CACHE_BF16 = 2, CACHE_F32 = 3, CACHE_F16 = 4;
+const bool HALVES = FORM == CACHE_BF16 || FORM == CACHE_F16; // two elements a word
 const uint OPERAND_GROUPS = (WIDTH + 31) / 32;
 const uint SPAN = THREADS / 4; // groups that are rounded at a time, by four invocations each
 const uint PIECE = FORM == OPERAND ? SPAN * 32 : THREADS * 4;
@@ -87,19 +88,21 @@ void write_groups(uint row, uint rows, uint piece, Words to) {
     barrier();
 }
 
+uint half_of(float x) { return FORM == CACHE_F16 ? f16(x) : bf16(x); }
+
 // Writes every `step`th piece of a row from `first` on. Rows of the cache go where the state has them, other rows one
 // behind the other.
 void write_pieces(uint row, uint rows, Words to, uint stride, Words state, uint first, uint step) {
     uint target = row;
-    if (FORM == CACHE_BF16 || FORM == CACHE_F32) target = first_cache_row_of(state, row) + cache_row_of(state, row);
+    if (HALVES || FORM == CACHE_F32) target = first_cache_row_of(state, row) + cache_row_of(state, row);
     for (uint piece = first; piece < PIECES; piece += step) {
         uint end = min(piece * PIECE + PIECE, WIDTH), start = piece * PIECE + gl_LocalInvocationIndex;
         if (FORM == OPERAND) {
             write_groups(row, rows, piece, to);
-        } else if (FORM == CACHE_BF16) {
+        } else if (HALVES) {
             start += gl_LocalInvocationIndex;
             for (uint i = start; i < end; i += 2 * THREADS) {
-                uint low = bf16(value(row, i)), high = bf16(value(row, i + 1));
+                uint low = half_of(value(row, i)), high = half_of(value(row, i + 1));
                 to.w[target * (stride / 2) + i / 2] = low | high << 16;
             }
         } else {

@@ -99,7 +99,7 @@ impl GpuProgram {
                 rows.stride as usize,
             )?;
         }
-        if is_cache(port.role) && self.kv == ElementType::Bf16 {
+        if is_cache(port.role) && self.kv != ElementType::F32 {
             same(
                 "odd elements from a row of the cache to the next",
                 0,

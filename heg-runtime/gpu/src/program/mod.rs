@@ -115,13 +115,18 @@ impl GpuProgram {
                 found,
             })
         };
-        if !matches!(self.kv, ElementType::F32 | ElementType::Bf16) {
+        let kinds = [ElementType::F32, ElementType::Bf16, ElementType::F16];
+        if !kinds.contains(&self.kv) {
             let found = format!("{:?}", self.kv);
-            return refuse("the element type of keys and values", found, "f32 or bf16");
+            return refuse(
+                "the element type of keys and values",
+                found,
+                "f32, bf16 or f16",
+            );
         }
         let kv_ports = self.inputs.iter().chain(&self.outputs);
         let mut kv_ports = kv_ports.filter(|port| is_cache(port.role));
-        let odd = kv_ports.find(|port| self.kv == ElementType::Bf16 && port.width % 2 == 1);
+        let odd = kv_ports.find(|port| self.kv != ElementType::F32 && port.width % 2 == 1);
         if let Some(port) = odd {
             let found = format!("{} elements", port.width);
             return refuse("a row of the cache", found, "an even number of elements");

@@ -251,10 +251,9 @@ impl Writer<'_> {
                 0.0,
             ],
         };
-        let in_quad = if self.program.kv == ElementType::Bf16 {
-            8
-        } else {
-            4
+        let in_quad = match self.program.kv {
+            ElementType::F32 => 4,
+            _ => 8,
         };
         let begins = [keys, values].map(|rows| rows.address.is_multiple_of(16));
         let rows = [head_dim, keys.stride, values.stride];

@@ -1,4 +1,4 @@
-//! Attention: windows, soft caps, several sequences of a call, trees, both types of the cache.
+//! Attention: windows, soft caps, several sequences of a call, trees, all types of the cache.
 
 use heg_artifacts::manifest::{ElementType, Role, Rows};
 use heg_artifacts::program::{Attention, Step};
@@ -56,9 +56,9 @@ fn check_cases(test: &str, cases: u64, sequences: impl Fn(&mut Noise) -> Vec<Seq
         return;
     };
     for case in 0..cases {
-        let device = &devices[(case / 2 % 2) as usize];
+        let device = &devices[(case / 3 % 2) as usize];
         let mut noise = Noise::new(case + 31);
-        let kv = [ElementType::Bf16, ElementType::F32][(case % 2) as usize];
+        let kv = [ElementType::Bf16, ElementType::F32, ElementType::F16][(case % 3) as usize];
         let subject = subject(&mut noise, kv);
         let sequences = sequences(&mut noise);
         let what = format!("{test} {case}: {sequences:?}, {:?}", subject.program.steps);
@@ -68,7 +68,7 @@ fn check_cases(test: &str, cases: u64, sequences: impl Fn(&mut Noise) -> Vec<Seq
 
 #[test]
 fn one_and_several_sequences() {
-    check_cases("one_and_several_sequences", 8, |noise| {
+    check_cases("one_and_several_sequences", 12, |noise| {
         let count = noise.between(1, 3);
         let sequence = |_| Sequence {
             tokens: noise.between(1, 70) as usize,
@@ -81,7 +81,7 @@ fn one_and_several_sequences() {
 
 #[test]
 fn rows_that_see_the_same_cache_share_it() {
-    check_cases("rows_that_see_the_same_cache_share_it", 8, |noise| {
+    check_cases("rows_that_see_the_same_cache_share_it", 12, |noise| {
         let before = Sequence {
             tokens: noise.between(1, 6) as usize,
             position: noise.between(0, 60) as usize,
@@ -98,7 +98,7 @@ fn rows_that_see_the_same_cache_share_it() {
 
 #[test]
 fn trees() {
-    check_cases("trees", 8, |noise| {
+    check_cases("trees", 12, |noise| {
         let tokens = noise.between(2, 24) as usize;
         let position = noise.between(0, 600) as usize;
         let chain = Sequence {

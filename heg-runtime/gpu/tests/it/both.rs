@@ -1,5 +1,6 @@
 //! One program on both: the same rows and weights, for a CPU device and for the GPU.
 
+use half::f16;
 use heg_artifacts::manifest::{ElementType, Kernel, Parameter, Port, Role, Rows, Work};
 use heg_artifacts::program::{
     Buffer, BufferId, BufferPlace, ParameterId, Program, RowForm, Step, scratch_width,
@@ -210,7 +211,10 @@ pub(crate) fn check(
         .iter()
         .map(|port| vec![0; lines(port) * row_bytes(port, subject.kv)])
         .collect();
-    let expected = on_cpu(subject, sequences, &inputs, blank.clone());
+    let expected = match subject.kv {
+        ElementType::F16 => on_cpu_in_f32(subject, sequences, &inputs, &blank),
+        kv => on_cpu((subject, kv), sequences, &inputs, blank.clone()),
+    };
     let found = on_gpu(device, subject, sequences, &inputs, &blank);
     for (port, (expected, found)) in kernel.outputs.iter().zip(expected.iter().zip(&found)) {
         let wrong = expected.iter().zip(found).filter(|(a, b)| a != b).count();
@@ -247,8 +251,41 @@ fn cpu_rows(
     unsafe { ProgramRows::new(NonNull::from(part).cast(), count, row_bytes, row_bytes) }
 }
 
-fn on_cpu(
+/// The CPU has no caches in f16. What it makes of theirs in f32, rounded where a row of the cache is written, is the same.
+fn on_cpu_in_f32(
     subject: &Subject,
+    sequences: &[Sequence],
+    inputs: &[Vec<u8>],
+    outputs: &[Vec<u8>],
+) -> Vec<Vec<u8>> {
+    let wide = |(port, bytes): (&Port, &Vec<u8>)| match is_cache(port.role) {
+        false => bytes.clone(),
+        true => {
+            let (halves, _) = bytes.as_chunks();
+            let halves = halves.iter().map(|half| f16::from_le_bytes(*half));
+            halves
+                .flat_map(|half| half.to_f32().to_le_bytes())
+                .collect()
+        }
+    };
+    let narrow = |(port, bytes): (&Port, Vec<u8>)| match is_cache(port.role) {
+        false => bytes,
+        true => {
+            let (words, _) = bytes.as_chunks();
+            let words = words.iter().map(|word| f32::from_le_bytes(*word));
+            words.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect()
+        }
+    };
+    let kernel = &subject.kernel;
+    let inputs: Vec<_> = kernel.inputs.iter().zip(inputs).map(wide).collect();
+    let outputs = kernel.outputs.iter().zip(outputs).map(wide).collect();
+    let found = on_cpu((subject, ElementType::F32), sequences, &inputs, outputs);
+    kernel.outputs.iter().zip(found).map(narrow).collect()
+}
+
+/// What the CPU makes of a call, with keys and values in an element type.
+fn on_cpu(
+    (subject, kv): (&Subject, ElementType),
     sequences: &[Sequence],
     inputs: &[Vec<u8>],
     mut outputs: Vec<Vec<u8>>,
@@ -256,11 +293,10 @@ fn on_cpu(
     let Subject {
         kernel,
         program,
-        kv,
         activations,
         ..
     } = subject;
-    let ready = heg_cpu::CpuKernel::new(program.clone(), kernel, *kv, *activations).unwrap();
+    let ready = heg_cpu::CpuKernel::new(program.clone(), kernel, kv, *activations).unwrap();
     let attends = program
         .steps
         .iter()
@@ -268,7 +304,7 @@ fn on_cpu(
     let mut inputs = inputs.to_vec();
     let rows: usize = sequences.iter().map(|sequence| sequence.tokens).sum();
     let runs = |port: &Port, bytes: &mut Vec<u8>, cache: bool| -> Vec<ProgramRows<'static>> {
-        let size = row_bytes(port, *kv);
+        let size = row_bytes(port, kv);
         match port.role {
             Role::Position => Vec::new(),
             _ if is_cache(port.role) && !cache => Vec::new(),
@@ -318,7 +354,7 @@ fn on_cpu(
                     .iter()
                     .position(|port| port.role == role)
                     .unwrap();
-                let size = row_bytes(&kernel.inputs[at], *kv);
+                let size = row_bytes(&kernel.inputs[at], kv);
                 cpu_rows(&mut inputs[at], size, index * POSITIONS, POSITIONS)
             };
             contexts.push(Context {

@@ -2,7 +2,7 @@
 //! cache.
 
 use heg_artifacts::manifest::{ElementType, Role, Rows};
-use heg_artifacts::program::{Activation, Step};
+use heg_artifacts::program::{Activation, RowForm, Step};
 use heg_cpu::Activations;
 use heg_gpu::{GpuDevice, Treatment};
 
@@ -44,9 +44,10 @@ fn check_step_on(
 
 /// Plain rows, or rows of the cache in one of its types.
 fn target(case: u64) -> (Role, ElementType) {
-    match case % 3 {
+    match case % 4 {
         0 => (Role::Hidden, ElementType::Bf16),
         1 => (Role::Key, ElementType::Bf16),
+        2 => (Role::Key, ElementType::F16),
         _ => (Role::Key, ElementType::F32),
     }
 }
@@ -72,7 +73,7 @@ fn norm(noise: &mut Noise, case: u64, width: u32, groups: u32) -> Subject {
 
 #[test]
 fn rms_norm() {
-    check_step("rms_norm", 9, |noise, case| {
+    check_step("rms_norm", 12, |noise, case| {
         let groups = noise.between(1, if case % 2 == 0 { 1 } else { 9 });
         // One that is longer than what is loaded at a time.
         let more = if case == 0 { 2100 } else { 0 };
@@ -117,7 +118,7 @@ fn layer_norm() {
 
 #[test]
 fn rope() {
-    check_step("rope", 9, |noise, case| {
+    check_step("rope", 12, |noise, case| {
         let (role, kv) = target(case);
         let heads = noise.between(1, 5);
         let head = 2 * noise.between(1, 40);
@@ -143,7 +144,7 @@ fn rope() {
 
 #[test]
 fn elementwise() {
-    check_step("elementwise", 24, |noise, case| {
+    check_step("elementwise", 32, |noise, case| {
         let (role, kv) = match case % 8 {
             0 => target(case / 8),
             _ => (Role::Hidden, ElementType::Bf16),
@@ -186,6 +187,26 @@ fn elementwise() {
             6 => gated(Activation::Gelu),
             _ => gated(Activation::GeluTanh),
         });
+        builder.done()
+    });
+}
+
+/// Numbers that are small for a half, smaller than any, large and too large.
+#[test]
+fn halves_of_every_size() {
+    check_step("halves_of_every_size", 4, |_, case| {
+        let width = 256;
+        let mut builder = Builder::new(ElementType::F16, Activations::I8);
+        let x = builder.input(Role::Hidden, width);
+        let scaled = builder.scratch(width, RowForm::Plain);
+        let out = builder.output(Role::Key, width);
+        let factor = [3e-5, 4e-8, 5e4, 1e6][case as usize];
+        builder.step(Step::Scale {
+            x,
+            factor,
+            out: scaled,
+        });
+        builder.step(Step::Copy { x: scaled, out });
         builder.done()
     });
 }

@@ -49,7 +49,7 @@ pub struct Device {
     /// CPU programs, for a device that is played by the CPU itself. They come before its OpenVINO device.
     #[serde(default)]
     pub programs: Option<Programs>,
-    /// A GPU that runs the CPU programs of this role. It comes before the CPU itself.
+    /// A GPU that runs CPU programs in this role. It comes before the CPU, and before the OpenVINO device.
     #[serde(default)]
     pub gpu: Option<Gpu>,
     /// OpenVINO device, e.g. `CPU`, `GPU.0`, `NPU`.
@@ -94,14 +94,19 @@ pub struct Programs {
     pub isa: Option<Isa>,
 }
 
-/// A GPU that runs CPU programs by way of Vulkan. Activations are those of the `programs` beside it, which also run what
-/// the GPU cannot.
+/// A GPU that runs CPU programs by way of Vulkan.
+///
+/// Beside `programs`, the CPU plays the role as well, and runs what the GPU cannot. Without them the role's own device does
+/// that, by OpenVINO; the GPU then has to be hardware, unless it is asked for by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
     /// Part of the name of the device or of its driver; if absent, the first hardware, or else the first of all.
     #[serde(default)]
     pub name: Option<String>,
+    /// The form of activations in products with 8-bit weights, where no `programs` beside it say so.
+    #[serde(default)]
+    pub activations: Option<Activations>,
 }
 
 /// Cores that threads run on, of those that this process may use.
@@ -118,7 +123,7 @@ pub enum Cores {
 }
 
 /// The form of activations in products with 8-bit weights. Other weights are multiplied in f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Activations {
     /// In f32.
     F32,
@@ -193,6 +198,15 @@ pub struct Anchor {
     pub utilisation: f64,
 }
 
+impl Device {
+    /// The GPU that runs CPU programs in this role, and their form of activations.
+    pub fn gpu_programs(&self) -> Option<(&Gpu, Activations)> {
+        let gpu = self.gpu.as_ref()?;
+        let beside = self.programs.as_ref().map(|programs| programs.activations);
+        Some((gpu, beside.or(gpu.activations)?))
+    }
+}
+
 impl Soc {
     /// Parses and checks a SoC file.
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
@@ -219,9 +233,17 @@ fn check_device(problems: &mut Problems<'_>, path: &str, device: &Device, soc: &
     if let Some(Cores::Only(cores)) = device.programs.as_ref().map(|programs| &programs.cores) {
         check_cores(problems, &format!("{path}.programs.cores"), cores);
     }
-    if device.gpu.is_some() && device.programs.is_none() {
-        let message = "expected `programs` beside `gpu`, which runs them";
-        problems.push(&format!("{path}.gpu"), message.to_owned());
+    if let Some(gpu) = &device.gpu {
+        let message = match (&gpu.activations, &device.programs) {
+            (None, None) => Some("expected `activations` here, or `programs` beside `gpu`"),
+            (Some(_), Some(_)) => {
+                Some("expected no `activations` here, as `programs` beside `gpu` have them")
+            }
+            (None, Some(_)) | (Some(_), None) => None,
+        };
+        if let Some(message) = message {
+            problems.push(&format!("{path}.gpu"), message.to_owned());
+        }
     }
     if let Some(npu) = &device.npu {
         check_npu(problems, &format!("{path}.npu"), npu, device.class);

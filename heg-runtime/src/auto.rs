@@ -62,6 +62,7 @@ fn decide(
             for gpu in soc.devices.iter_mut().filter_map(|it| it.gpu.as_mut()) {
                 *gpu = Gpu {
                     name: Some(name.clone()),
+                    ..Gpu::default()
                 };
             }
             let reason = format!("`{name}` computes what CPU programs compute");

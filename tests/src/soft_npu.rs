@@ -105,9 +105,12 @@ const CHUNK_TOKENS: u32 = 32;
 /// The bucket of their attention: the tiny agent's longest context, so that each of its calls has a form.
 const BUCKET_TOKENS: u32 = 1024;
 
-/// A folder with OpenVINO's libraries, the software NPU, a cache and a log, for one process.
+/// A folder with OpenVINO's libraries, the software NPU, a cache and a log, for one process. Without a GPU, unless one is
+/// put beside it.
 pub struct SoftNpu {
     folder: TempDir,
+    /// Name of the GPU beside it.
+    gpu: Option<&'static str>,
 }
 
 impl SoftNpu {
@@ -122,7 +125,16 @@ impl SoftNpu {
             symlink(&path, libraries.join(path.file_name().unwrap())).unwrap();
         }
         symlink(library(), libraries.join("libze_loader.so.1")).unwrap();
-        Self { folder }
+        Self { folder, gpu: None }
+    }
+
+    /// Puts a GPU beside the NPU, which SoCs then use even if it is one in software.
+    #[must_use]
+    pub fn beside_gpu(self, name: &'static str) -> Self {
+        Self {
+            gpu: Some(name),
+            ..self
+        }
     }
 
     /// Gives a command this world, for bundles with blobs; `settings` are named without `SOFT_NPU_`.
@@ -131,6 +143,10 @@ impl SoftNpu {
             .env("OPENVINO_DIR", self.folder.path().join("openvino"))
             .env("SOFT_NPU_BUNDLES", bundle)
             .env("SOFT_NPU_LOG", self.log_file());
+        match self.gpu {
+            Some(name) => command.env("HEG_VK_DRIVER", name),
+            None => command.env_remove("HEG_VK_DRIVER"),
+        };
         for (name, value) in settings {
             command.env(format!("SOFT_NPU_{name}"), value);
         }

@@ -1,6 +1,6 @@
 //! A form: the kernel at one place, ready to run.
 
-use heg_artifacts::manifest::ShapeClass;
+use heg_artifacts::manifest::{Elements, ShapeClass};
 
 use crate::backend::Runner;
 use crate::ladder::Rung;
@@ -9,6 +9,8 @@ use crate::ladder::Rung;
 pub(crate) struct Form {
     pub(crate) rung: Rung,
     pub(crate) shape: ShapeClass,
+    /// Element types at its ports.
+    pub(crate) elements: Elements,
     /// The back end that runs it.
     pub(crate) backend: BackendIndex,
     pub(crate) runner: Box<dyn Runner>,

@@ -299,6 +299,7 @@ impl Loader {
         Ok(Form {
             rung,
             shape: parts.shape,
+            elements: parts.elements,
             backend: BackendIndex(at),
             runner: backend.prepare(parts, rung, origin)?,
         })
@@ -314,6 +315,7 @@ impl Loader {
             used,
             kernel,
             variant,
+            elements: self.ladder.elements_of(rung, variant),
             shape: variant.shape,
             device: device_of(&self.soc, rung.role).ok_or(unknown(place))?,
             weights: use_sections(manifest, used),

@@ -124,12 +124,12 @@ impl LoneKernel {
             });
         }
         let kernel = place_kernel(self.bundle.manifest(), self.place)?;
-        let variant = self.variant()?;
+        let elements = self.form.elements;
         let buffers = |ports: &[Port]| -> Result<Vec<BoundPort>, ExecError> {
             ports
                 .iter()
                 .map(|port| {
-                    let element = variant.port_element(port.role);
+                    let element = elements.at(port.role);
                     let rows = match port.rows {
                         PortExtent::Tokens => self.form.rows(tokens),
                         PortExtent::Context => self.form.context(context),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use heg_artifacts::manifest::{Kernel, KernelUse, ShapeClass, Variant};
+use heg_artifacts::manifest::{Elements, Kernel, KernelUse, ShapeClass, Variant};
 use heg_artifacts::{Bundle, SectionId};
 use heg_spec::soc::Device;
 
@@ -12,6 +12,8 @@ pub(crate) struct Parts<'m> {
     pub(crate) used: &'m KernelUse,
     pub(crate) kernel: &'m Kernel,
     pub(crate) variant: &'m Variant,
+    /// Element types at the form's ports.
+    pub(crate) elements: Elements,
     /// Shape of the variant, or one with fewer rows.
     pub(crate) shape: ShapeClass,
     pub(crate) device: &'m Device,

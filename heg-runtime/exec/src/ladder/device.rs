@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use heg_artifacts::manifest::Blob;
+use heg_artifacts::manifest::{Blob, Variant};
 use heg_spec::{DeviceClass, NpuPlatform};
 use serde::Serialize;
 
@@ -26,7 +26,8 @@ pub struct DeviceFacts {
     pub npu: Option<NpuFacts>,
     /// The runner of CPU programs in this role, e.g. `avx512-vnni, I8`; `None` if only OpenVINO's device plays it.
     pub programs: Option<String>,
-    /// The GPU that runs those programs before the CPU does, or the reason why it cannot; `None` for a role without one.
+    /// The GPU that runs CPU programs before the CPU or OpenVINO's device does, or the reason why it cannot; `None` for a
+    /// role without one.
     pub gpu: Option<Result<GpuFacts, String>>,
     /// The reason why the device cannot be used; `None` if it can.
     pub missing: Option<String>,
@@ -106,6 +107,25 @@ impl DeviceFacts {
         match self.programs {
             Some(_) => DeviceClass::Cpu,
             None => self.role,
+        }
+    }
+
+    /// Whether a GPU runs the CPU's programs in its role, and OpenVINO's device has variants of its own.
+    pub(crate) fn has_gpu_first(&self) -> bool {
+        self.programs.is_none() && matches!(self.gpu, Some(Ok(_)))
+    }
+
+    /// Whether a variant is one that a GPU runs in its role, and not its own.
+    pub(crate) fn gives_gpu(&self, variant: &Variant) -> bool {
+        let is_cpus = variant.device == DeviceClass::Cpu && variant.program.is_some();
+        is_cpus && self.has_gpu_first()
+    }
+
+    /// The class of variants that it runs first.
+    pub(crate) fn first_variants(&self) -> DeviceClass {
+        match self.has_gpu_first() {
+            true => DeviceClass::Cpu,
+            false => self.variants(),
         }
     }
 

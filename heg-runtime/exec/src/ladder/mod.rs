@@ -7,8 +7,12 @@
 //! every call, the next device follows. Every rung that is passed over is reported with its reason; a device that the
 //! SoC does not list has no rungs.
 //!
+//! A GPU may also run the CPU's variants in a role whose own device OpenVINO has: programs come first there, and the
+//! device's own variants where the GPU is missing or refuses a kernel.
+//!
 //! Kernels pass tensors to each other, so all of them share one element type: that of the first device of the
-//! token-wise kernels. Beside accelerators with f16 ports the CPU therefore runs the iGPU's form rather than its own.
+//! token-wise kernels. Beside accelerators with f16 ports the CPU therefore runs the iGPU's form rather than its own. A
+//! GPU's programs convert rows as they are copied, so they go with any.
 
 mod descent;
 mod device;
@@ -109,7 +113,7 @@ impl Ladder {
         // Variants of the role's device, if it can be used and has all token-wise kernels.
         let leading = |role: &DeviceClass| {
             let mut usable = devices.iter().filter(|device| device.missing.is_none());
-            let class = usable.find(|device| device.role == *role)?.variants();
+            let class = usable.find(|device| device.role == *role)?.first_variants();
             let mut kernels = manifest
                 .kernels
                 .iter()
@@ -148,6 +152,14 @@ impl Ladder {
             }
         }
         self
+    }
+
+    /// Element types at the ports of a form: those of its variant, but for programs on a GPU, which convert.
+    pub(crate) fn elements_of(&self, rung: Rung, variant: &Variant) -> Elements {
+        match rung.source {
+            RungSource::Gpu => self.elements,
+            RungSource::Program | RungSource::Blob(_) | RungSource::Ir => variant.elements(),
+        }
     }
 
     /// Element types that all kernels of the model share.
@@ -232,41 +244,62 @@ impl Ladder {
     /// Returns the rungs of a kernel for calls up to `need`, without those that were refused.
     pub(crate) fn plan(&self, kernel: &Kernel, need: Need, refused: &Refused) -> Plan {
         let mut plan = Plan::default();
-        for role in preference(kernel.group) {
-            let Some(device) = self.device(*role) else {
-                continue;
-            };
-            let first = plan.rungs.len();
-            let step = DescentStep::device(device);
-            if let Some(message) = &device.missing {
-                plan.pass(step, Reason::Missing(message.clone()));
-                continue;
-            }
-            let mut variants: Vec<_> = self.variants(kernel, device).collect();
-            if variants.is_empty() {
-                plan.pass(step, Reason::NoVariant);
-                continue;
-            }
-            variants.sort_by_key(|(_, variant)| size(variant.shape));
-            for (index, variant) in needed(&variants, need) {
-                self.choose(device, kernel, (index, variant), refused, &mut plan);
-            }
-            let chosen = &plan.rungs[first..];
-            let admits = |rung: &Rung| {
-                let variant = kernel.variants.get(rung.variant);
-                variant.is_some_and(|variant| variant.shape.admits(need.tokens, need.context))
-            };
-            plan.complete = chosen.iter().any(admits);
+        let roles = preference(kernel.group).iter();
+        for device in roles.filter_map(|role| self.device(*role)) {
+            self.add_device(device, kernel, need, refused, &mut plan);
             if plan.complete {
                 break;
-            }
-            if !chosen.is_empty() {
-                let Need { tokens, context } = need;
-                plan.pass(step, Reason::TooSmall { tokens, context });
             }
         }
         plan.land(kernel, None);
         plan
+    }
+
+    /// Adds the rungs of a device, until they admit every call, and the reasons of those that it passes over.
+    fn add_device(
+        &self,
+        device: &DeviceFacts,
+        kernel: &Kernel,
+        need: Need,
+        refused: &Refused,
+        plan: &mut Plan,
+    ) {
+        let first = plan.rungs.len();
+        let step = DescentStep::device(device);
+        if device.programs.is_none() {
+            let mut programs = with_programs(kernel);
+            if let Some((index, variant)) = programs.next() {
+                pass_gpu(device, kernel, (index, variant), plan);
+            }
+        }
+        if let Some(message) = &device.missing {
+            plan.pass(step, Reason::Missing(message.clone()));
+            return;
+        }
+        let of_gpu: Vec<_> = programs_of_gpu(kernel, device).collect();
+        let own: Vec<_> = self.own_variants(kernel, device).collect();
+        if of_gpu.is_empty() && own.is_empty() {
+            plan.pass(step, Reason::NoVariant);
+            return;
+        }
+        for mut variants in [of_gpu, own] {
+            variants.sort_by_key(|(_, variant)| size(variant.shape));
+            for (index, variant) in needed(&variants, need) {
+                self.choose(device, kernel, (index, variant), refused, plan);
+            }
+            let admits = |rung: &Rung| {
+                let variant = kernel.variants.get(rung.variant);
+                variant.is_some_and(|variant| variant.shape.admits(need.tokens, need.context))
+            };
+            plan.complete = plan.rungs[first..].iter().any(admits);
+            if plan.complete {
+                return;
+            }
+        }
+        if plan.rungs.len() > first {
+            let Need { tokens, context } = need;
+            plan.pass(step, Reason::TooSmall { tokens, context });
+        }
     }
 
     /// Adds the best source of a variant that was not refused to the plan; better ones are passed over.
@@ -279,16 +312,8 @@ impl Ladder {
         plan: &mut Plan,
     ) {
         let (rungs, misfits) = self.sources(device, index, variant);
-        if let Some(Err(message)) = &device.gpu
-            && variant.program.is_some()
-        {
-            let rung = Rung {
-                role: device.role,
-                variant: index,
-                source: RungSource::Gpu,
-            };
-            let step = DescentStep::of(device, kernel, rung);
-            plan.pass(step, Reason::Missing(message.clone()));
+        if device.programs.is_some() {
+            pass_gpu(device, kernel, (index, variant), plan);
         }
         let is_blob = |rung: &Rung| matches!(rung.source, RungSource::Blob(_));
         if !rungs.iter().any(is_blob) {
@@ -332,6 +357,9 @@ impl Ladder {
         };
         let mut misfits = Vec::new();
         let mut rungs = Vec::new();
+        if device.gives_gpu(variant) {
+            return (vec![rung(RungSource::Gpu)], misfits);
+        }
         if device.programs.is_some() && variant.program.is_some() {
             if let Some(Ok(_)) = device.gpu {
                 rungs.push(rung(RungSource::Gpu));
@@ -364,8 +392,17 @@ impl Ladder {
         variants.map(|(_, variant)| variant.shape).collect()
     }
 
-    /// Returns the variants that a device can run: its own, or the iGPU's if the CPU's have other activations.
+    /// Returns the variants that a device can run: those that a GPU runs for it, and its own.
     fn variants<'m>(
+        &self,
+        kernel: &'m Kernel,
+        device: &DeviceFacts,
+    ) -> impl Iterator<Item = (usize, &'m Variant)> {
+        programs_of_gpu(kernel, device).chain(self.own_variants(kernel, device))
+    }
+
+    /// Returns a device's own variants, or the iGPU's if the CPU's have other activations.
+    fn own_variants<'m>(
         &self,
         kernel: &'m Kernel,
         device: &DeviceFacts,
@@ -428,6 +465,41 @@ fn size(shape: ShapeClass) -> (usize, usize) {
 
 fn limit(size: Option<u32>) -> usize {
     size.map_or(usize::MAX, |size| size as usize)
+}
+
+/// The CPU's variants that have programs, which a GPU may run in any role.
+fn with_programs(kernel: &Kernel) -> impl Iterator<Item = (usize, &Variant)> {
+    let variants = of_class(kernel, DeviceClass::Cpu);
+    variants.filter(|(_, variant)| variant.program.is_some())
+}
+
+/// Those that a GPU runs in the role of a device that has variants of its own.
+fn programs_of_gpu<'m>(
+    kernel: &'m Kernel,
+    device: &DeviceFacts,
+) -> impl Iterator<Item = (usize, &'m Variant)> {
+    let has_gpu = device.has_gpu_first();
+    with_programs(kernel).filter(move |_| has_gpu)
+}
+
+/// Notes why a role's GPU cannot run a program.
+fn pass_gpu(
+    device: &DeviceFacts,
+    kernel: &Kernel,
+    (index, variant): (usize, &Variant),
+    plan: &mut Plan,
+) {
+    if let Some(Err(message)) = &device.gpu
+        && variant.program.is_some()
+    {
+        let rung = Rung {
+            role: device.role,
+            variant: index,
+            source: RungSource::Gpu,
+        };
+        let step = DescentStep::of(device, kernel, rung);
+        plan.pass(step, Reason::Missing(message.clone()));
+    }
 }
 
 fn of_class(kernel: &Kernel, class: DeviceClass) -> impl Iterator<Item = (usize, &Variant)> {

@@ -318,6 +318,58 @@ fn a_gpu_runs_programs_before_the_cpu_that_plays_the_role() {
 }
 
 #[test]
+fn a_gpu_runs_programs_before_the_device_that_openvino_has() {
+    let mut kernel = ffn(&[32]);
+    kernel.variants[0].program = Some(SectionId::of(b"program"));
+    let with_gpu = |gpu, missing| Ladder {
+        devices: vec![
+            DeviceFacts {
+                missing,
+                gpu: Some(gpu),
+                ..device(DeviceClass::Igpu)
+            },
+            device(DeviceClass::Cpu),
+        ],
+        // Those of an NPU: programs of the GPU go with them, the CPU's IRs do not.
+        elements: Elements::new(ElementType::F16, None),
+    };
+    let facts = GpuFacts {
+        name: "a GPU".to_owned(),
+        identity: "a GPU, its driver".to_owned(),
+        is_software: false,
+    };
+    let ladder = with_gpu(Ok(facts), None);
+    let none = Err("no Vulkan".to_owned());
+    let plan = ladder.plan(&kernel, need(8), &Refused::new());
+    assert!(plan.complete && plan.descents.is_empty(), "{plan:?}");
+    let refused = Refused::from([(plan.rungs[0], Reason::Refused("no".to_owned()))]);
+    let elements = ladder.elements_of(plan.rungs[0], &kernel.variants[0]);
+    assert_eq!(elements, Elements::new(ElementType::F16, None));
+    assert_eq!(ladder.all(&kernel).len(), 3);
+    let missing = Some("OpenVINO finds no such device".to_owned());
+    let stories = [
+        plan,
+        ladder.plan(&kernel, need(8), &refused),
+        with_gpu(none.clone(), None).plan(&kernel, need(8), &Refused::new()),
+        with_gpu(none, missing).plan(&kernel, need(8), &Refused::new()),
+    ];
+    let stories = stories.map(|plan| text(&plan));
+    insta::assert_snapshot!(stories.join("\n"), @"
+    Rung { role: Igpu, variant: 0, source: Gpu }
+
+    Rung { role: Igpu, variant: 1, source: Ir }
+    ffn dynamic: GPU program -> GPU IR: refused: no
+
+    Rung { role: Igpu, variant: 1, source: Ir }
+    ffn dynamic: GPU program -> GPU IR: the device cannot be used: no Vulkan
+
+    Rung { role: Cpu, variant: 1, source: Ir }
+    ffn: GPU -> CPU IR dynamic: the device cannot be used: OpenVINO finds no such device
+    ffn dynamic: GPU program -> CPU IR: the device cannot be used: no Vulkan
+    ");
+}
+
+#[test]
 fn attention_in_buckets_is_followed_by_a_device_for_longer_contexts() {
     let bucket = |tokens, context| {
         let shape = ShapeClass::Bucket { tokens, context };

@@ -291,6 +291,9 @@ fn context_step(group: Group) -> u32 {
 
 /// Returns the source of a variant that a device runs: the first that the ladder tries.
 fn source(device: &DeviceFacts, variant: &Variant) -> RungSource {
+    if device.gives_gpu(variant) {
+        return RungSource::Gpu;
+    }
     if device.programs.is_some() && variant.program.is_some() {
         return match device.gpu {
             Some(Ok(_)) => RungSource::Gpu,
@@ -318,9 +321,10 @@ pub fn identities(loader: &Loader) -> Vec<DeviceIdentity> {
         // Devices without a driver change only with OpenVINO.
         driver: match (&device.programs, &device.driver) {
             (Some(programs), _) => {
-                let gpu = device.gpu.as_ref().and_then(|gpu| gpu.as_ref().ok());
-                let on = gpu.map_or(String::new(), |gpu| format!(" on GPU {}", gpu.identity));
-                format!("programs {}, {programs}{on}", env!("CARGO_PKG_VERSION"))
+                format!("programs {VERSION}, {programs}{}", on_gpu(device))
+            }
+            (None, _) if device.has_gpu_first() => {
+                format!("programs {VERSION}{}, OpenVINO {openvino}", on_gpu(device))
             }
             (None, Some(driver)) => format!("OpenVINO {openvino}, driver {driver}"),
             (None, None) => format!("OpenVINO {openvino}"),
@@ -330,6 +334,14 @@ pub fn identities(loader: &Loader) -> Vec<DeviceIdentity> {
             .unwrap_or_default(),
     };
     usable(loader).map(identity).collect()
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The GPU that runs programs in a role, if one does.
+fn on_gpu(device: &DeviceFacts) -> String {
+    let gpu = device.gpu.as_ref().and_then(|gpu| gpu.as_ref().ok());
+    gpu.map_or(String::new(), |gpu| format!(" on GPU {}", gpu.identity))
 }
 
 /// Returns the properties that kernels are compiled with, and those of attention where they differ.

@@ -12,6 +12,7 @@ mod commands;
 mod driver;
 mod faults;
 mod lanes;
+mod npu_and_gpu;
 mod npu_lent;
 mod server;
 

@@ -7,6 +7,7 @@ use heg_gpu::{
 use heg_spec::Group;
 
 use super::form::GpuForm;
+use super::halves::Copying;
 use super::role::{PATIENCE, failed, taken};
 use crate::backend::{AloneCall, BoundPort};
 use crate::error::ExecError;
@@ -50,17 +51,29 @@ pub(super) fn run(form: &GpuForm, call: &AloneCall<'_>) -> Result<(), ExecError>
         let row_bytes = bound.rows.row_bytes();
         let mut bytes = vec![0; count * row_bytes];
         bound.rows.read_packed(0, &mut bytes)?;
-        let written = region.write((first * row_bytes) as u64, &bytes);
+        let bytes = copying(bound).for_device(bytes);
+        let first = copying(bound).device_bytes(first * row_bytes);
+        let written = region.write(first as u64, &bytes);
         written.map_err(&failed)?;
     }
     alone.order.run(PATIENCE).map_err(&failed)?;
     for (bound, rows) in call.outputs.iter().zip(&alone.outputs) {
-        let mut bytes = vec![0; call.tokens * bound.rows.row_bytes()];
+        let bytes = call.tokens * bound.rows.row_bytes();
+        let mut bytes = vec![0; copying(bound).device_bytes(bytes)];
         rows.region.read(0, &mut bytes).map_err(&failed)?;
+        let bytes = copying(bound).for_host(&bytes);
         bound.rows.write_packed(0, &bytes)?;
     }
     *latest = Some(alone);
     Ok(())
+}
+
+/// The way in which a port's rows are copied: keys and values have one type on both sides.
+fn copying(bound: &BoundPort) -> Copying {
+    match bound.port.role {
+        Role::Key | Role::Value => Copying::AsTheyAre,
+        _ => Copying::of(&bound.rows),
+    }
 }
 
 /// The rows of an input that its buffer holds from the start on: the first one's number on the device, and how many.
@@ -85,7 +98,8 @@ impl Alone {
                 Role::Key | Role::Value | Role::Cos | Role::Sin => visible,
                 _ => call.tokens,
             };
-            device.memory((rows * bound.rows.row_bytes()) as u64)
+            let bytes = copying(bound).device_bytes(rows * bound.rows.row_bytes());
+            device.memory(bytes as u64)
         };
         let rows = |bound: &BoundPort| -> Result<GpuRows, GpuError> {
             Ok(GpuRows {

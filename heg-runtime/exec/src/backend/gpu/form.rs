@@ -35,14 +35,11 @@ static FORMS: AtomicU64 = AtomicU64::new(0);
 impl GpuForm {
     /// The form of a place. Hashes of what it is made of are checked.
     pub(super) fn new(role: &Arc<GpuRole>, parts: &Parts<'_>) -> Result<Self, ExecError> {
-        let elements = parts.variant.elements();
-        if elements.activations != ElementType::F32 {
+        let activations = parts.elements.activations;
+        if !matches!(activations, ElementType::F32 | ElementType::F16) {
             return Err(ExecError::Refused {
                 kernel: parts.kernel.name.clone(),
-                message: format!(
-                    "its activations are {:?}, GPU programs need f32",
-                    elements.activations
-                ),
+                message: format!("its activations are {activations:?}, a GPU takes f32 and f16"),
             });
         }
         let program = role.program(parts)?;
@@ -54,7 +51,7 @@ impl GpuForm {
             program,
             weights: weights.map_err(failed(&parts.kernel.name))?,
             bundle: Arc::clone(parts.bundle),
-            kv: elements.kv,
+            kv: parts.elements.kv,
             number: FORMS.fetch_add(1, Ordering::Relaxed),
             kernel: parts.used.kernel.0,
             sections,

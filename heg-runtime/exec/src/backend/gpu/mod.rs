@@ -3,11 +3,12 @@
 //! A device whose arithmetic does not give these bits runs nothing, so a request, its cache and its activations may pass
 //! between lanes of the GPU and of the CPU at any kernel. Caches and activations that others see are the host's: an order
 //! copies what it reads to the device and what it wrote back, and the session knows which rows of caches the device still
-//! has (`caches`).
+//! has (`caches`). Beside an NPU those rows are in f16 (`halves`).
 
 mod alone;
 mod caches;
 mod form;
+mod halves;
 mod memory;
 mod pace;
 mod pass;
@@ -49,30 +50,41 @@ impl GpuPrograms {
         let mut of_role = BTreeMap::new();
         for role in [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu] {
             let device = device_of(soc, role);
-            let asked = device.and_then(|it| it.gpu.as_ref().zip(it.programs.as_ref()));
-            let Some((gpu, programs)) = asked else {
+            let asked = device.and_then(|it| Some((it.gpu_programs()?, it.programs.is_some())));
+            let Some(((gpu, activations), is_cpus)) = asked else {
                 continue;
             };
             let device = opened
                 .entry(gpu)
-                .or_insert_with(|| open(gpu, bundle, programs.activations, examiner))
+                .or_insert_with(|| open(gpu, bundle, activations, (is_cpus, examiner)))
                 .clone();
-            let played = |opened| Arc::new(GpuRole::new(opened, programs.activations));
+            let played = |opened| Arc::new(GpuRole::new(opened, activations));
             of_role.insert(role, device.map(played));
         }
         Self { of_role }
     }
 }
 
-/// A device that gives the bits of the CPU programs, with the bundle's modules; or why there is none.
+/// A device that gives the bits of the CPU programs, with the bundle's modules; or why there is none. Beside a CPU that
+/// plays the same role any device will do.
 fn open(
     gpu: &Gpu,
     bundle: &Bundle,
     activations: Activations,
-    examiner: Option<&GpuExaminer>,
+    (is_cpus, examiner): (bool, Option<&GpuExaminer>),
 ) -> Result<Opened, String> {
     let mut options = GpuOptions::from_environment();
     options.name = gpu.name.clone().or(options.name);
+    if !is_cpus && options.name.is_none() {
+        // In place of a GPU of the SoC, a device in software would be slower than all that follows it.
+        let found = GpuDevice::find(&options).map_err(|error| chain(&error))?;
+        if found.kind == "software" {
+            let name = found.name;
+            return Err(format!(
+                "`{name}` is emulated on the CPU, and not asked for"
+            ));
+        }
+    }
     if let Some(examiner) = examiner {
         options.known = examiner.findings(&options, activations, bundle)?;
     }

@@ -9,6 +9,7 @@ use heg_sched::{Launch, Span};
 use heg_spec::Group;
 
 use super::form::GpuForm;
+use super::halves::Copying;
 use super::memory::{LaneMemory, Passed, layer_of};
 use super::role::{PATIENCE, failed};
 use super::taken::{UnderWay, receive};
@@ -216,6 +217,7 @@ impl LaneMemory {
                     let host = host_rows(batch.rows, rows);
                     let mut bytes = vec![0; batch.tokens() * host.row_bytes()];
                     host.read_rows(batch.first(), &mut bytes)?;
+                    let bytes = Copying::of(host).for_device(bytes);
                     bring(chosen, copies, self.passed(rows), 0, &bytes)?;
                     there.push(rows);
                 }
@@ -238,6 +240,7 @@ impl LaneMemory {
         for (span, row) in batch.spans.iter().zip(bytes.chunks_exact_mut(row_bytes)) {
             hidden.read_rows((span.row + span.tokens).saturating_sub(1), row)?;
         }
+        let bytes = Copying::of(hidden).for_device(bytes);
         bring(head, copies, &self.last, 0, &bytes)
     }
 

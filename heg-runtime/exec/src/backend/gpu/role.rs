@@ -76,7 +76,7 @@ impl GpuRole {
         let text = parts.bundle.section_copy(section);
         let text = text.map_err(ExecError::Section)?;
         let program = Program::read(&text, parts.kernel).map_err(ExecError::Section)?;
-        let kv = parts.variant.elements().kv;
+        let kv = parts.elements.kv;
         let ready = GpuProgram::new(program, parts.kernel, kv, self.activations);
         let ready = Arc::new(ready.map_err(failed(name))?);
         programs.insert(parts.used.kernel.0, Arc::clone(&ready));

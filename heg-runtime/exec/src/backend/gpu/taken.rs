@@ -4,6 +4,7 @@ use heg_gpu::{GpuCopies, GpuDevice, GpuError, GpuRegion, GpuTaken};
 use heg_sched::Span;
 use heg_spec::Group;
 
+use super::halves::Copying;
 use super::memory::{LaneMemory, Passed};
 use super::pass::{Chosen, HALVES, Placed, host_rows};
 use super::role::failed;
@@ -69,7 +70,9 @@ impl LaneMemory {
             outputs.any(|other| other == rows)
         };
         for rows in read_behind(last).into_iter().filter(|rows| written(*rows)) {
-            let bytes = batch.tokens() * host_rows(batch.rows, rows).row_bytes();
+            let host = host_rows(batch.rows, rows);
+            let bytes = batch.tokens() * host.row_bytes();
+            let bytes = Copying::of(host).device_bytes(bytes);
             let own = take(last, copies, self.passed(rows), 0, bytes)?;
             taken.push((own, Destination::Rows(rows)));
         }
@@ -148,7 +151,8 @@ pub(super) fn receive(
         let bytes = copies.read(own, buffer).map_err(failed("all"))?;
         match destination {
             Destination::Rows(rows) => {
-                host_rows(batch.rows, *rows).write_row(batch.first(), bytes)?;
+                let host = host_rows(batch.rows, *rows);
+                host.write_row(batch.first(), &Copying::of(host).for_host(bytes))?;
             }
             Destination::Logits => order.scratch.logits.write_row(0, bytes)?,
             Destination::Cache { index, layer, half } => {

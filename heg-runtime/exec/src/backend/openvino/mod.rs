@@ -144,6 +144,11 @@ impl Backend for OpenVino {
         if let Some(core) = self.core.get() {
             devices::read(core, device, facts);
         }
+        if let Some(Ok(gpu)) = facts.gpu.as_ref().filter(|_| facts.missing.is_some()) {
+            // The role is played all the same. What the GPU refuses finds no plugin, and says so then.
+            facts.full_name.clone_from(&gpu.name);
+            facts.missing = None;
+        }
     }
 
     fn describe(&self, facts: &DeviceFacts) -> Option<String> {

@@ -23,6 +23,7 @@ mod golden;
 mod gpu;
 mod gpu_bits;
 mod gpu_lanes;
+mod gpu_mixed;
 mod gpu_modules;
 mod ladder;
 mod lone;

@@ -3,7 +3,7 @@
 use super::health::LostLane;
 use super::waits::WaitStatus;
 use heg_exec::PairedRoles;
-use heg_sched::{Class, Lane};
+use heg_sched::{ActivationCounts, Class, Lane};
 use heg_spec::Side;
 
 /// Numbers of live requests.
@@ -97,8 +97,8 @@ pub struct Status {
     pub finished: u64,
     /// Launches since the start.
     pub launches: u64,
-    /// Steps of the scheduler since the start in which a client had its turn before an earlier request of another one.
-    pub client_turns: u64,
+    /// Steps of the scheduler since the start in which each mechanism acted.
+    pub mechanisms: ActivationCounts,
     /// Static attention kernels that were compiled while requests waited, since the start.
     pub warmed: u64,
     /// Reasons why kernels could not be compiled, each once.

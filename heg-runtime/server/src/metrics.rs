@@ -19,7 +19,7 @@ use super::error::{ApiError, Result};
 use super::held::Held;
 use super::timeline::lane_name;
 use heg_runtime::engine::Status;
-use heg_sched::Class;
+use heg_sched::{Class, Mechanism};
 
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -284,7 +284,7 @@ fn register_launches(registry: &mut Registry, status: &Status) {
         (
             "client_turns",
             "Times that a client had its turn before an earlier request of another one",
-            status.client_turns,
+            status.mechanisms.of(Mechanism::ClientTurns),
         ),
         (
             "warmed_kernels",
@@ -296,6 +296,13 @@ fn register_launches(registry: &mut Registry, status: &Status) {
         counter.inc_by(count);
         registry.register(name, help, counter);
     }
+    let steps = Family::<[Label; 1], Counter>::default();
+    for mechanism in Mechanism::ALL {
+        let steps = steps.get_or_create(&[("mechanism", mechanism.name())]);
+        steps.inc_by(status.mechanisms.of(mechanism));
+    }
+    let help = "Steps of the scheduler in which a mechanism acted";
+    registry.register("mechanism_steps", help, steps);
 }
 
 /// Registers the counts of decode steps and drafts. Tokens per step = (steps + accepted) / steps.

@@ -3,7 +3,7 @@
 use super::Serving;
 use crate::live::Phase;
 use crate::status::{PairStatus, Status};
-use heg_sched::{Class, Mechanism};
+use heg_sched::Class;
 
 impl Serving {
     /// Returns the engine's current status.
@@ -32,7 +32,7 @@ impl Serving {
         status.waits = self.waits.status();
         status.flows_kept = self.room.memory.flows_kept() as u32;
         status.kv_bytes = self.room.memory.bytes();
-        status.client_turns = self.scheduler.activations().of(Mechanism::ClientTurns);
+        status.mechanisms = self.scheduler.activations();
         status
     }
 }

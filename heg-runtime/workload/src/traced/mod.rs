@@ -245,6 +245,11 @@ impl RunTrace {
         self.requests.values()
     }
 
+    /// Returns the launches of the trace, in the order in which they ended.
+    pub fn launches(&self) -> &[TracedLaunch] {
+        &self.launches
+    }
+
     /// Returns the request with the longest TTFT, of those that had their first token since a time.
     pub fn slowest(&self, since: Micros) -> Option<RequestId> {
         let answered = self.requests().filter_map(|request| {

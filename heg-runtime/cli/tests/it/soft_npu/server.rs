@@ -37,6 +37,11 @@ impl Server {
         Self { process, address }
     }
 
+    /// Where it listens.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Asks for a greedy answer, and waits for it.
     pub(super) fn ask(&self, prompt: &str, tokens: u32, priority: &str) -> String {
         let body = json!({

@@ -1,6 +1,10 @@
 //! An NPU beside a GPU that runs CPU programs: the shipped SoCs with an NPU, on the software NPU and on lavapipe. Rows that
 //! both see are the NPU's, in f16.
 
+mod lanes;
+mod mechanisms;
+mod switch;
+
 use heg_gpu::{GpuDevice, GpuOptions};
 use heg_tests::skipped;
 use heg_tests::soft_npu::{NPU_SOCS, SoftNpu, soft_npu_or_skip};

@@ -14,6 +14,7 @@ mod faults;
 mod lanes;
 mod npu_lent;
 mod server;
+mod wrong;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -13,6 +13,10 @@ mod health;
 mod kernels;
 mod lanes;
 mod many;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod npu;
+mod random_load;
+mod scene;
 mod soak;
 mod switching;
 mod two_lanes;

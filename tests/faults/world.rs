@@ -200,6 +200,12 @@ impl World {
         Self::over(loader, policy, (name, soc), options, FaultPlan::default())
     }
 
+    /// Creates a world on a loader's devices under a policy, with other prompts.
+    pub(crate) fn asking(references: &'static [Reference], loader: Loader, policy: Policy) -> Self {
+        let options = in_chunks(CHUNK_TOKENS);
+        Self::among(references, loader, policy, options, FaultPlan::default())
+    }
+
     /// Creates a world whose answers are drafted, right except for a few tokens. Its kernels count as hung early.
     pub(crate) fn drafting(name: &str, soc: &'static str, speculation: Speculation) -> Self {
         let mut policy = impatient(name);
@@ -268,7 +274,20 @@ impl World {
         options: EngineOptions,
         plan: FaultPlan,
     ) -> Self {
-        let references = references(soc);
+        Self {
+            name: name.to_owned(),
+            ..Self::among(references(soc), loader, policy, options, plan)
+        }
+    }
+
+    fn among(
+        references: &'static [Reference],
+        loader: Loader,
+        policy: Policy,
+        options: EngineOptions,
+        plan: FaultPlan,
+    ) -> Self {
+        let name = policy.name.clone();
         let folder = tempfile::tempdir().unwrap();
         let options = EngineOptions {
             flash: Some(folder.path().to_owned()),
@@ -277,7 +296,7 @@ impl World {
         let engine = Engine::start_with_faults(loader, policy, options, plan.clone()).unwrap();
         engine.wait_ready().unwrap();
         Self {
-            name: name.to_owned(),
+            name,
             engine,
             plan,
             references,

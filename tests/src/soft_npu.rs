@@ -103,7 +103,7 @@ pub fn compile_with_blobs(
 const CHUNK_TOKENS: u32 = 32;
 
 /// The bucket of their attention: the tiny agent's longest context, so that each of its calls has a form.
-const BUCKET_TOKENS: u32 = 1024;
+pub const BUCKET_TOKENS: u32 = 1024;
 
 /// A folder with OpenVINO's libraries, the software NPU, a cache and a log, for one process. Without a GPU, unless one is
 /// put beside it.
@@ -142,7 +142,8 @@ impl SoftNpu {
         command
             .env("OPENVINO_DIR", self.folder.path().join("openvino"))
             .env("SOFT_NPU_BUNDLES", bundle)
-            .env("SOFT_NPU_LOG", self.log_file());
+            .env("SOFT_NPU_LOG", self.inside().log_file())
+            .env("SOFT_NPU_PLAN", self.inside().plan_file());
         match self.gpu {
             Some(name) => command.env("HEG_VK_DRIVER", name),
             None => command.env_remove("HEG_VK_DRIVER"),
@@ -159,11 +160,54 @@ impl SoftNpu {
 
     /// The calls that the device has had so far.
     pub fn log(&self) -> DeviceLog {
+        self.inside().log()
+    }
+
+    fn inside(&self) -> InSoftNpu {
+        InSoftNpu::new(self.folder.path())
+    }
+}
+
+/// The same world, as a process in it that lives through many plans sees it.
+pub struct InSoftNpu {
+    folder: PathBuf,
+}
+
+impl InSoftNpu {
+    /// The world of a folder.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+        }
+    }
+
+    /// Plans faults, in the words of `SOFT_NPU_FAULTS`, in place of all that there were.
+    pub fn plan(&self, faults: &str) {
+        let whole = self.folder.join("plan-to-be");
+        std::fs::write(&whole, faults).unwrap();
+        std::fs::rename(whole, self.plan_file()).unwrap();
+    }
+
+    /// The calls that the device has had since they were forgotten last.
+    pub fn log(&self) -> DeviceLog {
         DeviceLog::parse(&std::fs::read_to_string(self.log_file()).unwrap_or_default())
     }
 
+    /// Forgets the calls so far.
+    pub fn forget(&self) {
+        // The device writes at the end of the file, wherever that is.
+        let file = std::fs::File::options().write(true).open(self.log_file());
+        if let Ok(file) = file {
+            file.set_len(0).unwrap();
+        }
+    }
+
     fn log_file(&self) -> PathBuf {
-        self.folder.path().join("log")
+        self.folder.join("log")
+    }
+
+    fn plan_file(&self) -> PathBuf {
+        self.folder.join("plan")
     }
 }
 

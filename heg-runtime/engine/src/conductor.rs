@@ -18,6 +18,7 @@ use super::memory::Memory;
 use super::message::{Arrival, Message, receive, turn_away};
 use super::options::{EngineOptions, Lanes};
 use super::reclaim::Reclaim;
+use super::report::LaneLoss;
 use super::request::ScopeId;
 use super::serving::Serving;
 use super::speeds::known_costs;
@@ -197,7 +198,9 @@ impl Conductor {
                     continue;
                 }
                 Ok(Message::Ready(lane, Err(error))) => (lane, error),
-                Ok(Message::Lost(lane, why)) => (lane, EngineError::LaneLost { lane, why }),
+                Ok(Message::Lost(lane, LaneLoss { why, .. })) => {
+                    (lane, EngineError::LaneLost { lane, why })
+                }
                 Ok(Message::Shutdown) | Err(RecvTimeoutError::Disconnected) => {
                     return self.end(early);
                 }

@@ -371,7 +371,7 @@ impl LaneExecutor for FaultyExecutor {
         self.executor.expect(coming);
     }
 
-    fn rest(&mut self) -> bool {
+    fn rest(&mut self) -> Result<bool, ExecError> {
         self.executor.rest()
     }
 

@@ -14,6 +14,7 @@ use super::health::panic_text;
 use super::job::{Job, Order};
 use super::machine::LaneExecutor;
 use super::message::Message;
+use super::report::LaneLoss;
 use super::thread::{Farewell, Thread};
 use super::worker::Worker;
 use heg_exec::WarmForms;
@@ -83,7 +84,8 @@ impl LaneHandle {
             // The lane's memory is freed before its end is reported.
             let ran = catch_unwind(AssertUnwindSafe(|| worker.run(&orders)));
             if let Err(panic) = ran {
-                let _ = inbox.send(Message::Lost(lane, panic_text(&*panic)));
+                let loss = LaneLoss::failed(panic_text(&*panic));
+                let _ = inbox.send(Message::Lost(lane, loss));
             }
         };
         Self {

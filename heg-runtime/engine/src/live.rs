@@ -67,7 +67,7 @@ struct Due {
 enum End {
     Open,
     Complete,
-    /// Its grammar could not be followed further.
+    /// It cannot go on: its grammar could not be followed further, or nothing is left to run it on.
     Broken,
 }
 
@@ -237,6 +237,12 @@ impl Live {
             .with_tokens(|tokens| tokens.get(..count as usize).unwrap_or(tokens).to_vec())
     }
 
+    /// Breaks the answer off for a reason, which its ending will have.
+    pub(super) fn break_off(&mut self, error: Arc<EngineError>) {
+        self.end = End::Broken;
+        self.error = Some(error);
+    }
+
     /// Tells the listener that the request is over.
     pub(super) fn finish(mut self, finish: Finish) {
         let now = Instant::now();
@@ -247,7 +253,7 @@ impl Live {
         let submitted = Some(self.submitted);
         let ending = Ending {
             finish: match (self.end, finish) {
-                (End::Broken, Finish::Complete) => Finish::Failed,
+                (End::Broken, Finish::Complete | Finish::Cancelled) => Finish::Failed,
                 _ => finish,
             },
             reason: match self.end {

@@ -34,8 +34,8 @@ pub(super) trait LaneExecutor: Send {
     fn expect(&mut self, _: Coming) {}
 
     /// Uses idle time; returns whether it has more to do. Executors that have nothing to do keep the default.
-    fn rest(&mut self) -> bool {
-        false
+    fn rest(&mut self) -> Result<bool, ExecError> {
+        Ok(false)
     }
 
     /// Takes in a kernel that was compiled meanwhile. Executors that ask for none keep the default.
@@ -94,7 +94,7 @@ impl LaneExecutor for Executor {
         self.expect(coming);
     }
 
-    fn rest(&mut self) -> bool {
+    fn rest(&mut self) -> Result<bool, ExecError> {
         self.rest()
     }
 

@@ -297,6 +297,13 @@ impl Memory {
         }
     }
 
+    /// Drops what flows keep.
+    pub(super) fn release_flows(&mut self) {
+        for (_, kept) in std::mem::take(&mut self.flows) {
+            self.reclaim.drop_later(kept.cache);
+        }
+    }
+
     /// Bytes that all caches in memory may take, in whole pages.
     pub(super) fn bytes(&self) -> u64 {
         let kept = self.flows.values().filter(|kept| match &kept.cache {

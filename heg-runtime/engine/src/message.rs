@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use super::drafts::RequestDrafts;
-use super::report::{Report, Warmed};
+use super::report::{LaneLoss, Report, Warmed};
 use super::request::{Listener, Request, ScopeId, refuse};
 use super::status::Status;
 use crate::error::EngineError;
@@ -21,7 +21,7 @@ pub(super) enum Message {
     Recall(ScopeId, History),
     Ready(Lane, Result<(), EngineError>),
     /// A lane's thread has ended before its time, with the reason.
-    Lost(Lane, String),
+    Lost(Lane, LaneLoss),
     Done(Report),
     /// The outcome of a cache's transfer to flash.
     Transferred(Event),

@@ -7,7 +7,7 @@ use super::served::NextToken;
 use super::stopwatch::Longest;
 use crate::error::EngineError;
 use heg_exec::mem::KvCache;
-use heg_exec::{ExecError, WarmForms};
+use heg_exec::{ExecError, Loss, WarmForms};
 use heg_sched::{Lane, RequestId, Ticket, WarmKernel};
 
 /// A lane's report of a job.
@@ -23,14 +23,40 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Why the lane can run nothing more, if its device is lost.
-    pub(super) fn loss(&self) -> Option<String> {
+    /// The loss of the lane's device, if it is lost: the lane can run nothing more.
+    pub(super) fn loss(&self) -> Option<LaneLoss> {
         match &self.outcome {
             Err(failure) => match &failure.error {
-                EngineError::Exec(error) if error.is_loss() => Some(heg_exec::chain(error)),
+                EngineError::Exec(error) => LaneLoss::of(error),
                 _ => None,
             },
             Ok(_) => None,
+        }
+    }
+}
+
+/// The reason why a lane can run nothing more.
+#[derive(Debug)]
+pub(super) struct LaneLoss {
+    /// What it says of the lane's earlier results.
+    pub(super) loss: Loss,
+    pub(super) why: String,
+}
+
+impl LaneLoss {
+    /// The loss of a device, if an error is one.
+    pub(super) fn of(error: &ExecError) -> Option<Self> {
+        error.loss().map(|loss| Self {
+            loss,
+            why: heg_exec::chain(error),
+        })
+    }
+
+    /// A loss that says nothing of earlier results.
+    pub(super) fn failed(why: String) -> Self {
+        Self {
+            loss: Loss::Failed,
+            why,
         }
     }
 }

@@ -15,7 +15,7 @@ use super::job::{Job, Order};
 use super::lane::Signals;
 use super::machine::LaneExecutor;
 use super::message::Message;
-use super::report::{Done, Failure, Report};
+use super::report::{Done, Failure, LaneLoss, Report};
 use super::scores::Score;
 use super::served::{Member, NextToken, Prompt, Served};
 use super::stopwatch::Stopwatch;
@@ -62,7 +62,15 @@ impl Worker {
         if self.inbox.send(Message::Ready(self.lane, ready)).is_err() || failed {
             return;
         }
-        while let Some(order) = self.next(orders) {
+        loop {
+            let order = match self.next(orders) {
+                Ok(Some(order)) => order,
+                Ok(None) => return,
+                Err(loss) => {
+                    let _ = self.inbox.send(Message::Lost(self.lane, loss));
+                    return;
+                }
+            };
             let (ticket, mut job) = match order {
                 Order::Run(ticket, class, job) => {
                     self.signals.is_given();
@@ -109,7 +117,7 @@ impl Worker {
             // Memory that only the job still holds is freed before its end is reported.
             drop(job);
             let message = match report.loss() {
-                Some(why) => Message::Lost(self.lane, why),
+                Some(loss) => Message::Lost(self.lane, loss),
                 None => Message::Done(report),
             };
             let is_last = matches!(message, Message::Lost(..));
@@ -120,14 +128,19 @@ impl Worker {
     }
 
     /// Waits for the next order, and lets the executor use the time; `None` if the conductor is gone.
-    fn next(&mut self, orders: &Receiver<Order>) -> Option<Order> {
+    fn next(&mut self, orders: &Receiver<Order>) -> Result<Option<Order>, LaneLoss> {
         loop {
             match orders.recv_timeout(REST) {
-                Ok(order) => return Some(order),
-                Err(RecvTimeoutError::Disconnected) => return None,
+                Ok(order) => return Ok(Some(order)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(RecvTimeoutError::Timeout) => {
-                    if !self.executor.rest() {
-                        return orders.recv().ok();
+                    let rested = self.executor.rest();
+                    let is_more = rested.map_err(|error| {
+                        let loss = LaneLoss::of(&error);
+                        loss.unwrap_or_else(|| LaneLoss::failed(heg_exec::chain(&error)))
+                    })?;
+                    if !is_more {
+                        return Ok(orders.recv().ok());
                     }
                 }
             }

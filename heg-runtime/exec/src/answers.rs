@@ -11,9 +11,10 @@
 //! first request would without it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use heg_artifacts::judge;
 use heg_artifacts::manifest::{KnownAnswers, Role};
+use heg_artifacts::{Bundle, SectionId, judge};
 use heg_spec::bug;
 
 use super::form::Form;
@@ -182,30 +183,100 @@ fn repair(loader: &Loader, place: Place, rung: Rung, reason: Reason) -> Result<D
 
 /// Runs the known-answer test of one form.
 pub(super) fn ask(loader: &Loader, place: Place, form: Form) -> Result<Asked, ExecError> {
-    let bundle = loader.bundle();
-    let manifest = bundle.manifest();
-    let answer = place_use(manifest, place)?.answer;
-    let (Some(asked), Some(answer)) = (manifest.known_answers, answer) else {
+    let Some(asked) = Question::of(loader, place, &form)? else {
         return Ok(Asked::Nothing(form));
     };
-    // Each row depends only on the rows before it, so a small form is tested on the first rows.
-    let rows = form.rows(asked.rows as usize).min(asked.rows as usize);
-    let context = asked.position() as usize + rows;
-    if !form.shape.admits(rows, context) {
-        return Ok(Asked::Nothing(form));
-    }
-    let kernel = place_kernel(manifest, place)?;
-    let variant = kernel.variants.get(form.rung.variant);
-    let tolerance = variant.map_or(0.0, |variant| variant.tolerance);
-    let answer = bundle.section(answer).map_err(ExecError::Section)?;
     let answered = || {
-        let mut lone = LoneKernel::over(loader, place, form)?;
-        put(&mut lone, &asked, rows, context)?;
-        lone.infer()?;
-        let verdict = compare(answer, &lone, &asked, tolerance)?;
-        Ok(Asked::Answered(lone.into_form(), verdict))
+        let mut known = KnownAnswer::new(loader, place, form, asked)?;
+        let verdict = known.ask()?;
+        Ok(Asked::Answered(known.lone.into_form(), verdict))
     };
     answered().or_else(|error: ExecError| Ok(Asked::Failed(error.refusal().ok_or(error)?)))
+}
+
+/// What a form is asked.
+#[derive(Debug, Clone, Copy)]
+struct Question {
+    asked: KnownAnswers,
+    answer: SectionId,
+    rows: usize,
+    context: usize,
+    tolerance: f32,
+}
+
+impl Question {
+    /// The question for a form; `None` if the bundle has none for it, or the form is too small.
+    fn of(loader: &Loader, place: Place, form: &Form) -> Result<Option<Self>, ExecError> {
+        let manifest = loader.bundle().manifest();
+        let answer = place_use(manifest, place)?.answer;
+        let (Some(asked), Some(answer)) = (manifest.known_answers, answer) else {
+            return Ok(None);
+        };
+        // Each row depends only on the rows before it, so a small form is tested on the first rows.
+        let rows = form.rows(asked.rows as usize).min(asked.rows as usize);
+        let context = asked.position() as usize + rows;
+        let variant = place_kernel(manifest, place)?
+            .variants
+            .get(form.rung.variant);
+        Ok(form.shape.admits(rows, context).then_some(Self {
+            asked,
+            answer,
+            rows,
+            context,
+            tolerance: variant.map_or(0.0, |variant| variant.tolerance),
+        }))
+    }
+}
+
+/// A kernel that is ready to be asked for its known answer, as often as wanted.
+pub(super) struct KnownAnswer {
+    lone: LoneKernel,
+    asked: Question,
+    bundle: Arc<Bundle>,
+}
+
+impl KnownAnswer {
+    /// A form that is made for this alone; `None` if there is no question for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of a device that refuses it.
+    pub(super) fn of_rung(
+        loader: &Loader,
+        place: Place,
+        rung: Rung,
+    ) -> Result<Option<Self>, ExecError> {
+        let form = loader.form(place, rung)?;
+        let asked = Question::of(loader, place, &form)?;
+        asked
+            .map(|asked| Self::new(loader, place, form, asked))
+            .transpose()
+    }
+
+    fn new(loader: &Loader, place: Place, form: Form, asked: Question) -> Result<Self, ExecError> {
+        let mut lone = LoneKernel::over(loader, place, form)?;
+        put(&mut lone, &asked.asked, asked.rows, asked.context)?;
+        Ok(Self {
+            lone,
+            asked,
+            bundle: Arc::clone(loader.bundle()),
+        })
+    }
+
+    /// Runs the kernel.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub(super) fn ask(&mut self) -> Result<Verdict, ExecError> {
+        let answer = self.bundle.section(self.asked.answer);
+        let answer = answer.map_err(ExecError::Section)?;
+        self.lone.infer()?;
+        let Question {
+            asked, tolerance, ..
+        } = self.asked;
+        compare(answer, &self.lone, &asked, tolerance)
+    }
 }
 
 /// Gives a kernel the first `rows` rows of the test's inputs.

@@ -177,8 +177,20 @@ pub enum ExecError {
     DeviceLost {
         /// The back end's name of the device.
         device: String,
+        /// What this says of its earlier results.
+        loss: Loss,
         /// The reason.
         why: String,
+    },
+    /// A device gave no result that a kernel can have.
+    #[error("kernel `{kernel}` on `{device}` gave {found}, expected numbers")]
+    NoResult {
+        /// The back end's name of the device.
+        device: String,
+        /// Name of the kernel.
+        kernel: String,
+        /// The output, in words.
+        found: &'static str,
     },
     /// A launch was given up while it ran.
     #[error("the launch was given up")]
@@ -204,6 +216,15 @@ pub enum ExecError {
     Bug(#[from] Bug),
 }
 
+/// What the loss of a device says of its earlier results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing: it failed, or fell silent.
+    Failed,
+    /// They may be wrong, since its last known answer was right.
+    Wrong,
+}
+
 /// The exit status of a process that ends with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -226,17 +247,17 @@ impl ExecError {
             Self::Refused { message, .. } => Some(message.clone()),
             Self::Program { source, .. } => Some(source.to_string()),
             Self::Gpu { source, .. } => Some(chain(source)),
-            Self::DeviceLost { .. } => Some(self.to_string()),
+            Self::DeviceLost { .. } | Self::NoResult { .. } => Some(self.to_string()),
             _ => None,
         }
     }
 
-    /// Whether the device is lost: nothing that was made on it can run again, and its lane ends.
-    pub fn is_loss(&self) -> bool {
+    /// The loss of the device, if it is lost: nothing that was made on it can run again, and its lane ends.
+    pub fn loss(&self) -> Option<Loss> {
         match self {
-            Self::Gpu { source, .. } => source.is_loss(),
-            Self::DeviceLost { .. } => true,
-            _ => false,
+            Self::Gpu { source, .. } => source.is_loss().then_some(Loss::Failed),
+            Self::DeviceLost { loss, .. } => Some(*loss),
+            _ => None,
         }
     }
 
@@ -252,6 +273,7 @@ impl ExecError {
             | Self::Program { .. }
             | Self::Gpu { .. }
             | Self::DeviceLost { .. }
+            | Self::NoResult { .. }
             | Self::Examination { .. }
             | Self::ChangedInMemory { .. }
             | Self::Cache { .. }

@@ -25,6 +25,7 @@ use crate::mem::{
 use crate::padding::{CONTEXT_STEP, ROW_STEP, padded, switched_rows};
 use crate::place::Place;
 use crate::prepared::Prepared;
+use crate::recheck::Recheck;
 use crate::table::FormTable;
 use crate::unchanged::check_unchanged;
 use crate::verdicts::{Verdicts, file_name};
@@ -91,6 +92,7 @@ pub struct Executor {
     /// The sessions, one for each back end of the loader.
     pub(crate) sessions: Vec<Box<dyn Session>>,
     pub(crate) descents: Descents,
+    pub(crate) recheck: Recheck,
     pub(crate) embedding: EmbeddingTable,
     /// Rows of batches; a prompt that may be preempted has rows of its own.
     pub(crate) activations: Arc<ActivationRows>,
@@ -207,6 +209,7 @@ impl Executor {
             forms: FormTable::default(),
             sessions,
             descents: Descents::default(),
+            recheck: Recheck::default(),
             embedding,
             activations,
             scratch,
@@ -286,6 +289,8 @@ impl Executor {
         let _ = self.descents.0.set(descents);
         self.forms = FormTable::new(self.bundle.manifest(), ready)?;
         let loader = Arc::clone(&self.needs.loader);
+        let layers = self.manifest().layers.len() as u32;
+        self.recheck = Recheck::new(&loader, layers, &self.forms);
         let tailor: Tailor =
             Arc::new(move |place, rung, rows| answers::tested(&loader, place, rung, rows));
         for session in &mut self.sessions {

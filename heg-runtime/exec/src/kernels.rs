@@ -11,7 +11,7 @@ use super::duty::Duty;
 use super::form::Form;
 use super::loader::Loader;
 use super::place::{Place, all_places, place_kernel, unknown};
-use crate::error::ExecError;
+use crate::error::{ExecError, Loss};
 use crate::ladder::{Calls, Descent, DeviceFacts, Ladder, Reason, Refused, Rung};
 use crate::prepared::Prepared;
 
@@ -53,6 +53,7 @@ impl KernelNeeds {
         if !self.loader.has_left(self.duty) {
             return Err(ExecError::DeviceLost {
                 device: device.name.clone(),
+                loss: Loss::Failed,
                 why,
             });
         }

@@ -31,6 +31,7 @@ mod place;
 mod platform;
 mod prepared;
 pub mod profile;
+mod recheck;
 mod soc;
 mod table;
 mod unchanged;
@@ -42,7 +43,7 @@ pub use backend::{HandOvers, LoadPermit, PairLanes, PairedRoles, Partition, Work
 pub use batch::{Batch, Coming, GoesOn};
 pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};
 pub use duty::Duty;
-pub use error::{ExecError, ExitStatus, chain};
+pub use error::{ExecError, ExitStatus, Loss, chain};
 pub use executor::{Descents, Executor, ExecutorOptions, Sequence};
 pub use gpu_examiner::{GpuExaminer, examine};
 pub use gpu_verdict::GpuVerdict;

@@ -221,6 +221,18 @@ impl Loader {
         backends.find_map(|backend| backend.why_lost(device))
     }
 
+    /// Whether a device is asked for known answers again while it serves.
+    pub(super) fn is_asked_again(&self, device: &DeviceFacts) -> bool {
+        let mut backends = self.backends.iter();
+        backends.any(|backend| backend.is_asked_again(device))
+    }
+
+    /// Gives up a device that computes wrongly; `None` if no back end has it.
+    pub(super) fn give_up(&self, device: &DeviceFacts, why: &str) -> Option<ExecError> {
+        let mut backends = self.backends.iter();
+        backends.find_map(|backend| backend.give_up(device, why))
+    }
+
     /// Whether a device is left for the calls of a duty.
     pub fn has_left(&self, duty: Duty) -> bool {
         let mut left = self.devices().iter().filter(|device| {

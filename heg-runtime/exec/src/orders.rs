@@ -33,6 +33,7 @@ impl Executor {
         batch: &Batch<'_>,
         goes_on: &GoesOn<'_>,
     ) -> Result<usize, ExecError> {
+        self.recheck.before(&self.needs.loader, launches.len())?;
         let mut done = 0;
         while let Some(rest @ [first, ..]) = launches.get(done..) {
             if done > 0 && !goes_on(*first) {
@@ -110,12 +111,16 @@ impl Executor {
     }
 
     /// Uses idle time. Returns whether there is more to do.
-    pub fn rest(&mut self) -> bool {
-        let mut is_more = false;
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::DeviceLost`] if a device is found to compute wrongly.
+    pub fn rest(&mut self) -> Result<bool, ExecError> {
+        let mut is_more = self.recheck.rest(&self.needs.loader)?;
         for session in &mut self.sessions {
             is_more |= session.rest(&mut self.forms);
         }
-        is_more
+        Ok(is_more)
     }
 
     /// Sets a check that is asked before every load of a graph whether it may succeed.

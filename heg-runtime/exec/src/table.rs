@@ -9,6 +9,7 @@ use super::form::{BackendIndex, Form};
 use super::place::{Place, place_use, shared_place, unknown};
 use super::prepared::Prepared;
 use crate::error::ExecError;
+use crate::ladder::Rung;
 use heg_sched::Launch;
 
 /// The forms at every place of a model. Empty until all kernels are ready.
@@ -136,6 +137,14 @@ impl FormTable {
         forms
             .find(|form| form.shape.admits(tokens, context))
             .ok_or(target.unknown())
+    }
+
+    /// Returns the rungs of the forms that a launch may run, in order.
+    pub(super) fn rungs(&self, launch: Launch) -> Result<Vec<Rung>, ExecError> {
+        let target = self.target(launch)?;
+        let prepared = self.prepared.get(target.prepared);
+        let (_, prepared) = prepared.ok_or(target.unknown())?;
+        Ok(prepared.forms.iter().map(|form| form.rung).collect())
     }
 
     /// Returns the back end that runs a target for `tokens` tokens over `context` visible rows of the cache: that of

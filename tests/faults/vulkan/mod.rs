@@ -8,14 +8,15 @@ mod lanes;
 mod loading;
 mod worlds;
 
-use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use heg_gpu::{GpuDevice, GpuOptions};
 use heg_tests::skipped;
 use heg_vk_faults::{Installed, VkCounts, VkEntry, VkFault, VkPlan};
+
+use crate::scene::play;
 
 /// Folder of the layer, which a test gives to the process that it starts.
 const FOLDER: &str = "HEG_TEST_VK_FOLDER";
@@ -42,44 +43,10 @@ fn layered(test: &str, patience: Duration, scene: impl FnOnce(&Installed)) {
     }
     let folder = tempfile::tempdir().unwrap();
     let layer = Installed::new(folder.path()).unwrap();
-    let said = folder.path().join("said");
-    // Both at the end of one file, as a terminal shows them.
-    let at_the_end = || {
-        File::options()
-            .create(true)
-            .append(true)
-            .open(&said)
-            .unwrap()
+    let enter = |process: &mut Command| {
+        process.env(FOLDER, folder.path()).envs(layer.environment());
     };
-    let (out, errors) = (at_the_end(), at_the_end());
-    let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(FOLDER, folder.path())
-        .envs(layer.environment())
-        .stdin(Stdio::null())
-        .stdout(out)
-        .stderr(errors)
-        .spawn()
-        .unwrap();
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = process.try_wait().unwrap() {
-            break Some(status);
-        }
-        if begin.elapsed() > patience {
-            process.kill().unwrap();
-            process.wait().unwrap();
-            break None;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let said = std::fs::read_to_string(&said).unwrap_or_default();
-    println!("{said}");
-    let took = begin.elapsed();
-    assert!(
-        status.is_some_and(|status| status.success()),
-        "{test}: {status:?} after {took:?}"
-    );
+    play(test, folder.path(), patience, enter);
 }
 
 /// The layer's record since it was cleared.

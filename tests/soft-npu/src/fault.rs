@@ -1,8 +1,13 @@
-//! Faults that happen on purpose, at calls that settings count out.
+//! Faults that happen on purpose, at calls that settings count out, or a plan that is made while the process runs.
+//!
+//! Whoever plans writes the file that `SOFT_NPU_PLAN` names, by renaming one that is whole. The next call of a place where
+//! something may fail takes it: the file is removed, its faults replace all that there were, and they count from there.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::log::note;
+use crate::log::{lock, note};
 use crate::settings::settings;
 
 /// A place where something may fail.
@@ -36,12 +41,20 @@ pub(crate) enum FaultPoint {
     Abort,
     /// A run never ends.
     Hang,
+    /// A run takes long, and less than any time limit.
+    Late,
     /// A run gives zeros.
     Wrong,
+    /// A run gives no numbers.
+    NotANumber,
+    /// A run gives its numbers with the other sign: nothing but another computation shows that.
+    Negated,
+    /// A run ends well and writes nothing.
+    Unwritten,
 }
 
 /// All places, by the names that settings have for them.
-const POINTS: [(&str, FaultPoint); 15] = [
+const POINTS: [(&str, FaultPoint); 19] = [
     ("init", FaultPoint::Init),
     ("status", FaultPoint::Status),
     ("memory", FaultPoint::Memory),
@@ -56,17 +69,21 @@ const POINTS: [(&str, FaultPoint); 15] = [
     ("lost", FaultPoint::Lost),
     ("abort", FaultPoint::Abort),
     ("hang", FaultPoint::Hang),
+    ("late", FaultPoint::Late),
     ("wrong", FaultPoint::Wrong),
+    ("nan", FaultPoint::NotANumber),
+    ("negated", FaultPoint::Negated),
+    ("unwritten", FaultPoint::Unwritten),
 ];
 
 /// A fault: at each call of a place, at one of them, or from one on.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Fault {
     point: FaultPoint,
     /// First and last call that fail, from 1.
     first: u64,
     last: u64,
-    seen: AtomicU64,
+    seen: Arc<AtomicU64>,
 }
 
 impl Fault {
@@ -83,7 +100,7 @@ impl Fault {
             point: *point,
             first,
             last: if is_open { u64::MAX } else { first },
-            seen: AtomicU64::new(0),
+            seen: Arc::default(),
         })
     }
 
@@ -94,9 +111,39 @@ impl Fault {
     }
 }
 
+/// Faults with commas between them.
+fn parse_all(text: &str) -> Option<Vec<Fault>> {
+    let parts = text.trim().split(',').filter(|part| !part.is_empty());
+    parts.map(Fault::parse).collect()
+}
+
+/// The faults that hold now: those of the last plan that was taken, or of the settings.
+fn current() -> Arc<[Fault]> {
+    static CURRENT: OnceLock<Mutex<Arc<[Fault]>>> = OnceLock::new();
+    let current = CURRENT.get_or_init(|| Mutex::new(settings().faults.as_slice().into()));
+    let mut current = lock(current);
+    if let Some(planned) = settings().plan.as_deref().and_then(take) {
+        *current = planned.into();
+    }
+    Arc::clone(&current)
+}
+
+/// Takes a plan, if there is one. One that means nothing is in the log, and has no faults.
+fn take(path: &Path) -> Option<Vec<Fault>> {
+    let text = std::fs::read_to_string(path).ok()?;
+    std::fs::remove_file(path).ok()?;
+    note!("PLAN {}", text.trim());
+    let planned = parse_all(&text);
+    if planned.is_none() {
+        note!("REFUSED plan");
+    }
+    Some(planned.unwrap_or_default())
+}
+
 /// Whether a call at a place fails. Each call counts, for every fault of the place.
 pub(crate) fn fails(point: FaultPoint) -> bool {
-    let faults = settings().faults.iter();
+    let faults = current();
+    let faults = faults.iter();
     let due = faults.filter(|fault| fault.point == point && fault.is_due());
     let is_due = due.count() > 0;
     if is_due {
@@ -119,6 +166,17 @@ mod tests {
         assert_eq!(calls("lost"), [true; 4]);
         assert_eq!(calls("lost@2"), [false, true, false, false]);
         assert_eq!(calls("lost@3+"), [false, false, true, true]);
+    }
+
+    #[test]
+    fn a_plan_is_taken_once() {
+        let path = std::env::temp_dir().join(format!("soft-npu-plan-{}", std::process::id()));
+        assert!(take(&path).is_none());
+        std::fs::write(&path, "hang@3,wrong\n").unwrap();
+        assert_eq!(take(&path).unwrap().len(), 2);
+        assert!(take(&path).is_none());
+        std::fs::write(&path, "hang@3,nothing").unwrap();
+        assert!(take(&path).unwrap().is_empty());
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     /// Parts that the machine lacks.
     pub(crate) without: BTreeSet<MachinePart>,
     pub(crate) faults: Vec<Fault>,
+    /// File of a plan that is made while the process runs.
+    pub(crate) plan: Option<PathBuf>,
     /// Bundles whose programs compute blobs.
     pub(crate) bundles: Vec<PathBuf>,
     /// Least time of a run, by the name of its kernel; `*` is all others.
@@ -146,6 +148,7 @@ impl Settings {
             compiler: reader.pair("COMPILER", (8, 4))?,
             without: without.into_iter().collect(),
             faults: reader.list("FAULTS", Fault::parse)?,
+            plan: variable("PLAN").map(PathBuf::from),
             bundles: reader.list("BUNDLES", |path| Some(PathBuf::from(path)))?,
             times: reader.list("TIMES", time)?.into_iter().collect(),
         })
@@ -160,6 +163,7 @@ impl Settings {
             compiler: (0, 0),
             without: BTreeSet::from([MachinePart::Device]),
             faults: Vec::new(),
+            plan: None,
             bundles: Vec::new(),
             times: BTreeMap::new(),
         }

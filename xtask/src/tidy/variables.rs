@@ -46,7 +46,7 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 
 /// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
 /// process, and is its own.
-const VARIABLES: [(&str, &[&str]); 20] = [
+const VARIABLES: [(&str, &[&str]); 21] = [
     ("HEG_BLESS", &["artifacts/tests/it/fixture.rs"]),
     ("HEG_BUNDLES", &["heg-compiler/cli/src/output.rs"]),
     (
@@ -78,6 +78,7 @@ const VARIABLES: [(&str, &[&str]); 20] = [
     ),
     ("HEG_GPU_WORLDS", &["tests/faults/vulkan/worlds.rs"]),
     ("HEG_MODELS", &["tests/src/questions.rs"]),
+    ("HEG_NPU_WORLDS", &["tests/faults/npu/worlds.rs"]),
     ("HEG_PEERS_VENV", &["xtask/lab/src/bench_peers/genai.rs"]),
     ("HEG_REQUIRE_BROWSER", &["tests/serve/page.rs"]),
     (

@@ -245,7 +245,7 @@ impl Serving {
             Message::EndFlow(flow) => self.step(Event::EndFlow(flow)),
             Message::Recall(scope, history) => self.recall(scope, history),
             Message::Done(report) => self.reported(report),
-            Message::Lost(lane, why) => self.lose(lane, why),
+            Message::Lost(lane, loss) => self.lose(lane, loss),
             Message::Transferred(event) => self.step(event),
             Message::Warmed(warmed) => self.warmed(warmed),
             Message::Calibrated(request, found) => self.calibrated(request, found),

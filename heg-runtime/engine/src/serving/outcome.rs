@@ -8,9 +8,9 @@ use super::Serving;
 use crate::drafts::Fed;
 use crate::error::EngineError;
 use crate::health::LostLane;
-use crate::report::{Done, Failure, Report};
+use crate::report::{Done, Failure, LaneLoss, Report};
 use crate::served::Follows;
-use heg_exec::ExecError;
+use heg_exec::{ExecError, Loss};
 use heg_sched::{Event, Given, Lane, RequestId, Ticket, Work};
 
 impl Serving {
@@ -171,7 +171,7 @@ impl Serving {
     }
 
     /// Handles the early end of a lane's thread, after which nothing writes to the memory of its job.
-    pub(super) fn lose(&mut self, lane: Lane, why: String) {
+    pub(super) fn lose(&mut self, lane: Lane, LaneLoss { loss, why }: LaneLoss) {
         if self.lanes[lane as usize].take().is_none() {
             // The lane was given up before.
             return;
@@ -194,6 +194,9 @@ impl Serving {
         }
         self.room.memory.let_go();
         self.calibrations.lose(lane);
+        if loss == Loss::Wrong {
+            self.distrust(lane, &why);
+        }
         if lane == Lane::Npu {
             self.warming = None;
         }
@@ -222,11 +225,26 @@ impl Serving {
         }
     }
 
+    /// Believes nothing that was computed so far, here or on other lanes: each works on rows and caches of the others. Ends
+    /// all requests, and keeps no cache.
+    fn distrust(&mut self, lane: Lane, why: &str) {
+        let all: Vec<RequestId> = self.live.keys().copied().collect();
+        self.room.memory.write_off(&all);
+        self.room.memory.release_flows();
+        self.end_all(EngineError::LaneLost {
+            lane,
+            why: why.to_owned(),
+        });
+    }
+
     /// Ends all requests with an error.
     fn end_all(&mut self, error: EngineError) {
+        let error = Arc::new(error);
         let ids: Vec<RequestId> = self.live.keys().copied().collect();
-        self.blame(&ids, error);
         for id in ids {
+            if let Some(live) = self.live.get_mut(&id) {
+                live.break_off(Arc::clone(&error));
+            }
             self.step(Event::Cancel(id));
         }
     }
@@ -278,7 +296,7 @@ impl Serving {
                     "its device did not answer within {} s of a reset; its thread is left behind",
                     patience.as_secs()
                 );
-                self.lose(lane, why);
+                self.lose(lane, LaneLoss::failed(why));
             }
         }
     }

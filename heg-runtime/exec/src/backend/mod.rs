@@ -76,6 +76,16 @@ pub(crate) trait Backend: Send + Sync {
         None
     }
 
+    /// Whether a device is asked for known answers again while it serves.
+    fn is_asked_again(&self, _: &DeviceFacts) -> bool {
+        false
+    }
+
+    /// Gives up a device that computes wrongly, for this reason; `None` where the device is none of its own.
+    fn give_up(&self, _: &DeviceFacts, _: &str) -> Option<ExecError> {
+        None
+    }
+
     /// The home that its devices want for rows and caches.
     fn home(&self) -> MemoryHome {
         MemoryHome::default()

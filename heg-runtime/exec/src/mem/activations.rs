@@ -90,6 +90,35 @@ impl RowBuffer {
             .map_err(openvino("read of activation rows"))
     }
 
+    /// Writes one element.
+    pub(crate) fn write_element(
+        &self,
+        row: usize,
+        column: usize,
+        bytes: &[u8],
+    ) -> Result<(), ExecError> {
+        let at = row * self.row_bytes() + column * self.element.bytes();
+        let written = self.buffer.write(at, bytes);
+        written.map_err(openvino("write of an activation"))
+    }
+
+    /// Reads one element.
+    pub(crate) fn read_element(
+        &self,
+        row: usize,
+        column: usize,
+        into: &mut [u8],
+    ) -> Result<(), ExecError> {
+        let at = row * self.row_bytes() + column * self.element.bytes();
+        let read = self.buffer.read(at..at + into.len(), into);
+        read.map_err(openvino("read of an activation"))
+    }
+
+    /// Elements of a row.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
     /// Reads one row.
     pub fn read_row(&self, row: usize, into: &mut [u8]) -> Result<(), ExecError> {
         let start = row * self.row_bytes();

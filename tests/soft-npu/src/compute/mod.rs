@@ -20,8 +20,21 @@ pub(crate) fn copy(to: &Located, from: &Located) {
     unsafe { to.write(from.as_bytes()) };
 }
 
-/// Fills memory of a job with zeros.
-pub(crate) fn clear(memory: &Located) {
+/// Fills memory of a job with a byte.
+pub(crate) fn fill(memory: &Located, byte: u8) {
     // SAFETY: whoever submitted the job leaves it alone until it has ended, as Level Zero asks.
-    unsafe { memory.write(&vec![0; memory.bytes]) };
+    unsafe { memory.write(&vec![byte; memory.bytes]) };
+}
+
+/// Changes the sign of the f16 numbers in memory of a job.
+pub(crate) fn negate(memory: &Located) {
+    // SAFETY: as above.
+    let mut bytes = unsafe { memory.as_bytes() }.to_vec();
+    bytes
+        .iter_mut()
+        .skip(1)
+        .step_by(2)
+        .for_each(|byte| *byte ^= 0x80);
+    // SAFETY: as above; what was read is not used any more.
+    unsafe { memory.write(&bytes) };
 }

@@ -15,6 +15,7 @@ mod lanes;
 mod npu_and_gpu;
 mod npu_lent;
 mod server;
+mod wrong;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -44,6 +44,13 @@ impl Server {
 
     /// Asks for a greedy answer, and waits for it.
     pub(super) fn ask(&self, prompt: &str, tokens: u32, priority: &str) -> String {
+        let reply = self.try_ask(prompt, tokens, priority);
+        let text = reply["choices"][0]["message"]["content"].as_str();
+        text.unwrap_or_else(|| panic!("{reply}")).to_owned()
+    }
+
+    /// Asks for a greedy answer; returns the reply, which may be an error.
+    pub(super) fn try_ask(&self, prompt: &str, tokens: u32, priority: &str) -> Value {
         let body = json!({
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": tokens,
@@ -62,9 +69,17 @@ impl Server {
         let mut reply = String::new();
         server.read_to_string(&mut reply).unwrap();
         let (_, body) = reply.split_once("\r\n\r\n").unwrap();
-        let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{reply}"));
-        let text = body["choices"][0]["message"]["content"].as_str();
-        text.unwrap_or_else(|| panic!("{reply}")).to_owned()
+        serde_json::from_str(body).unwrap_or_else(|_| panic!("{reply}"))
+    }
+
+    /// What it says of its health.
+    pub(super) fn health(&self) -> String {
+        let mut server = TcpStream::connect(&self.address).unwrap();
+        let asked = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        server.write_all(asked.as_bytes()).unwrap();
+        let mut reply = String::new();
+        server.read_to_string(&mut reply).unwrap();
+        reply
     }
 
     /// Tells it to end, and waits for that; returns how long that took.

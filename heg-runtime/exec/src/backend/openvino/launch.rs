@@ -13,10 +13,11 @@ use heg_openvino::{InferRequest, Tensor};
 use heg_spec::Group;
 
 use super::form::PluginForm;
+use super::marks::{MarkedRows, Marks};
 use super::rotary::RotaryRows;
 use super::watch::{DeviceWatch, RunError};
 use crate::batch::Batch;
-use crate::error::{ExecError, last_line, openvino};
+use crate::error::{ExecError, Loss, chain, last_line, openvino};
 use crate::mem::{ActivationRows, Half, KvCache, RowBuffer, Scratch};
 use crate::padding::CONTEXT_STEP;
 use crate::table::{FormTable, Target};
@@ -39,7 +40,8 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Runs one launch, and again if its device fails: kernels write nothing that they read, so it gives the same.
+    /// Runs one launch, and again if its device fails or gives no result: kernels write nothing that they read, so it gives
+    /// the same.
     ///
     /// # Errors
     ///
@@ -57,9 +59,10 @@ impl Running<'_> {
             let watch = self.watch.as_ref().filter(|_| self.may_pass(&error));
             match (watch, error) {
                 (Some(watch), ExecError::OpenVino { doing, source }) => {
-                    watch.lose(format!("{doing}: {}", last_line(&source)))
+                    watch.lose(Loss::Failed, format!("{doing}: {}", last_line(&source)))
                 }
-                (_, error) => error,
+                (Some(watch), error) => watch.lose(Loss::Failed, chain(&error)),
+                (None, error) => error,
             }
         })
     }
@@ -135,7 +138,14 @@ impl Running<'_> {
                 .into_iter()
                 .flat_map(|(cos, sin)| [(Role::Cos, cos), (Role::Sin, sin)]),
         );
-        self.run(target, (tokens, 0), inputs, vec![query, keys, values])?;
+        let written = MarkedRows::new(&batch.rows.query, first, tokens);
+        self.run(
+            target,
+            (tokens, 0),
+            inputs,
+            vec![query, keys, values],
+            written,
+        )?;
         if batch.spans.len() > 1 || tokens == 1 {
             self.scatter(layer, batch)?;
         }
@@ -189,7 +199,8 @@ impl Running<'_> {
         let inputs = call.inputs(rows, context, &self.scratch.position)?;
         // Rows behind the span's own are those of spans that follow: they are written after.
         let attended = call.rows.attended.view(call.span.row, rows)?;
-        self.run(target, (tokens, visible), inputs, vec![attended])
+        let written = MarkedRows::new(&call.rows.attended, call.span.row, tokens);
+        self.run(target, (tokens, visible), inputs, vec![attended], written)
     }
 
     /// Output projection and MLP: the rest of the layer. The residual stream moves to its other buffer.
@@ -205,7 +216,8 @@ impl Running<'_> {
                 (Role::Hidden, from.view(first, rows)?),
             ];
             let output = to.view(first, rows)?;
-            self.run(target, (tokens, 0), inputs, vec![output])?;
+            let written = MarkedRows::new(to, first, tokens);
+            self.run(target, (tokens, 0), inputs, vec![output], written)?;
         }
         Ok(())
     }
@@ -224,11 +236,14 @@ impl Running<'_> {
         *self.row = row;
         let last = self.scratch.last.view(0, rows)?;
         let logits = self.scratch.logits.view(0, rows)?;
+        let spans = batch.spans.len();
+        let written = MarkedRows::new(&self.scratch.logits, 0, spans);
         self.run(
             target,
-            (batch.spans.len(), 0),
+            (spans, 0),
             vec![(Role::Hidden, last)],
             vec![logits],
+            written,
         )
     }
 
@@ -247,13 +262,14 @@ impl Running<'_> {
         }
     }
 
-    /// Binds tensors by role and runs the form that fits.
+    /// Binds tensors by role and runs the form that fits, which is to write rows.
     fn run(
         &mut self,
         target: Target,
         (tokens, context): (usize, usize),
         inputs: Vec<(Role, Tensor)>,
         outputs: Vec<Tensor>,
+        written: MarkedRows<'_>,
     ) -> Result<(), ExecError> {
         let kernel = target.kernel(self.bundle.manifest())?;
         let form = self.forms.form(target, tokens, context)?;
@@ -264,12 +280,24 @@ impl Running<'_> {
         let watch = self.watch.insert(Arc::clone(&form.watch));
         watch.check()?;
         bind(&mut form.request, target, kernel, inputs, outputs)?;
+        let written = watch.may_fail().then_some(written);
+        written.map_or(Ok(()), MarkedRows::mark)?;
         watch
             .run(&mut form.request, self.cancel)
             .map_err(|error| match error {
                 RunError::Failed(error) => running(kernel)(error),
                 RunError::Lost(error) => error,
-            })
+            })?;
+        let found = match written.map_or(Ok(Marks::Numbers), MarkedRows::look)? {
+            Marks::Numbers => return Ok(()),
+            Marks::NoNumbers => "no numbers",
+            Marks::Zeros => "zeros",
+        };
+        Err(ExecError::NoResult {
+            device: watch.device().to_owned(),
+            kernel: kernel.name.clone(),
+            found,
+        })
     }
 }
 

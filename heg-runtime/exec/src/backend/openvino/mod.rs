@@ -11,6 +11,7 @@ mod form;
 mod ir;
 mod launch;
 mod lending;
+mod marks;
 mod rotary;
 mod sections;
 mod switching;
@@ -29,7 +30,7 @@ use heg_spec::{DeviceClass, Group, Soc};
 use super::runner::Runner;
 use super::{Backend, Order, Origin, Session, SessionRoom, Tailor};
 use crate::batch::Coming;
-use crate::error::{ExecError, openvino};
+use crate::error::{ExecError, Loss, openvino};
 use crate::ladder::{DeviceFacts, Rung, RungSource, holds_weights};
 use crate::mem::{BundleMemory, MemoryHome};
 use crate::npu::NpuSetup;
@@ -187,6 +188,15 @@ impl Backend for OpenVino {
 
     fn why_lost(&self, facts: &DeviceFacts) -> Option<String> {
         self.watch(&facts.name).why_lost().map(str::to_owned)
+    }
+
+    fn is_asked_again(&self, facts: &DeviceFacts) -> bool {
+        self.may_hang(facts)
+    }
+
+    fn give_up(&self, facts: &DeviceFacts, why: &str) -> Option<ExecError> {
+        let is_own = self.is_asked_again(facts);
+        is_own.then(|| self.watch(&facts.name).lose(Loss::Wrong, why.to_owned()))
     }
 
     fn home(&self) -> MemoryHome {

@@ -1,5 +1,6 @@
 //! Whether a device still answers. A kernel that does not end in time is cancelled, and one that does not end then either
-//! is left behind: its device counts as lost from then on, and so does one that fails twice with the same kernel.
+//! is left behind: its device counts as lost from then on, and so does one that fails twice with the same kernel, or whose
+//! known answers are wrong while it serves.
 //!
 //! Nothing more runs on a lost device. The CPU is none: a slow kernel there waits for cores that other programs use.
 
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use heg_openvino::{InferRequest, OpenvinoError, Progress};
 
 use super::compiled::is_cpu;
-use crate::error::ExecError;
+use crate::error::{ExecError, Loss};
 
 /// Watches a device while kernels run on it.
 pub(super) struct DeviceWatch {
@@ -18,8 +19,8 @@ pub(super) struct DeviceWatch {
     device: String,
     /// Most time that a kernel may take; `None` for the CPU.
     limit: Option<Duration>,
-    /// Why the device is lost, once it is.
-    lost: OnceLock<String>,
+    /// The loss of the device and its reason, once it is lost.
+    lost: OnceLock<(Loss, String)>,
 }
 
 /// Why a kernel gave no result.
@@ -46,15 +47,25 @@ impl DeviceWatch {
 
     /// Why the device is lost; `None` if it is not.
     pub(super) fn why_lost(&self) -> Option<&str> {
-        self.lost.get().map(String::as_str)
+        self.lost.get().map(|(_, why)| why.as_str())
     }
 
     /// Checks that the device is not lost.
     pub(super) fn check(&self) -> Result<(), ExecError> {
-        match self.why_lost() {
+        match self.lost.get() {
             None => Ok(()),
-            Some(why) => Err(self.error(why)),
+            Some(lost) => Err(self.error(lost)),
         }
+    }
+
+    /// Whether the device may fail: all but the CPU.
+    pub(super) fn may_fail(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// OpenVINO's name of the device.
+    pub(super) fn device(&self) -> &str {
+        &self.device
     }
 
     /// Whether an error may be the device's, which the same kernel need not have again.
@@ -66,19 +77,19 @@ impl DeviceWatch {
                 ..
             }
         );
-        is_call && self.limit.is_some()
+        (is_call || matches!(error, ExecError::NoResult { .. })) && self.may_fail()
     }
 
     /// Counts the device as lost for this reason, if it is not already.
-    pub(super) fn lose(&self, why: String) -> ExecError {
-        let why = self.lost.get_or_init(|| why);
-        self.error(why)
+    pub(super) fn lose(&self, loss: Loss, why: String) -> ExecError {
+        self.error(self.lost.get_or_init(|| (loss, why)))
     }
 
-    fn error(&self, why: &str) -> ExecError {
+    fn error(&self, (loss, why): &(Loss, String)) -> ExecError {
         ExecError::DeviceLost {
             device: self.device.clone(),
-            why: why.to_owned(),
+            loss: *loss,
+            why: why.clone(),
         }
     }
 
@@ -118,7 +129,10 @@ impl DeviceWatch {
             true => "ended when it was cancelled",
             false => "did not end when it was cancelled",
         };
-        self.lose(format!("a kernel ran for {limit} s, and {ended}"))
+        self.lose(
+            Loss::Failed,
+            format!("a kernel ran for {limit} s, and {ended}"),
+        )
     }
 }
 
@@ -151,10 +165,10 @@ mod tests {
     fn nothing_runs_on_a_lost_device_and_the_first_reason_stays() {
         let watch = DeviceWatch::new("NPU");
         watch.check().unwrap();
-        let error = watch.lose("it fell silent".to_owned());
-        assert!(error.is_loss());
+        let error = watch.lose(Loss::Failed, "it fell silent".to_owned());
+        assert_eq!(error.loss(), Some(Loss::Failed));
         assert_eq!(error.to_string(), "device `NPU` is lost: it fell silent");
-        watch.lose("another reason".to_owned());
+        watch.lose(Loss::Wrong, "another reason".to_owned());
         assert_eq!(watch.why_lost(), Some("it fell silent"));
         let refusal = watch.check().unwrap_err().refusal();
         assert_eq!(

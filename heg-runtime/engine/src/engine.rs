@@ -18,6 +18,7 @@ use crate::drafts::{DraftTexts, RequestDrafts, Speculation, history_of};
 use crate::error::EngineError;
 use crate::health::{Health, Pulse, panic_text};
 use crate::history::PastAnswers;
+use crate::kept::KeptState;
 use crate::machine::{Host, Machine};
 use crate::message::{Arrival, Message, turn_away};
 use crate::options::EngineOptions;
@@ -42,6 +43,8 @@ struct Shared {
     fingerprint: String,
     pulse: Pulse,
     descents: AllDescents,
+    kept: Option<KeptState>,
+    not_kept: Option<String>,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -79,6 +82,7 @@ impl Engine {
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let kv_tokens = conductor.kv_tokens();
         let descents = conductor.descents();
+        let (kept, not_kept) = (conductor.kept.clone(), conductor.not_kept.clone());
         let told = pulse.clone();
         let thread = std::thread::spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
@@ -101,6 +105,8 @@ impl Engine {
             fingerprint,
             pulse,
             descents,
+            kept,
+            not_kept,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -118,7 +124,8 @@ impl Engine {
     /// Submits a request, even before kernels are ready. `listener` receives its updates on the engine's thread,
     /// which waits for it; see [`generate`](Self::generate) for an iterator instead. A request that can never run is
     /// refused at once, on the caller's thread. The texts that its answer is drafted from are also made there, unless
-    /// [`draft_texts`](Self::draft_texts) has made them.
+    /// [`draft_texts`](Self::draft_texts) has made them, and its prefix is looked for in [kept
+    /// state](EngineOptions::state).
     pub fn submit(
         &self,
         mut request: Request,
@@ -135,12 +142,15 @@ impl Engine {
                 made.unwrap_or_else(|| DraftTexts::new(&request.prompt, &request.prediction));
             RequestDrafts::new(texts, shape, self.0.drafts)
         });
+        let at = Instant::now();
+        let kept = self.0.kept.as_ref().and_then(|kept| kept.find(&request));
         self.send(Message::Submit(Box::new(Arrival {
-            at: Instant::now(),
+            at,
             id,
             drafts: drafts.map(Box::new),
             request,
             listener: Box::new(listener),
+            kept,
         })));
         id
     }
@@ -201,6 +211,11 @@ impl Engine {
             .into()),
             None => Ok(()),
         }
+    }
+
+    /// Why nothing is kept in [`EngineOptions::state`]; `None` if it is, or no folder was given.
+    pub fn not_kept(&self) -> Option<&str> {
+        self.0.not_kept.as_deref()
     }
 
     /// Cancels a request, which then ends with [`Finish::Cancelled`] unless it has ended already.

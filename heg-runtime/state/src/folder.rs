@@ -70,6 +70,7 @@ impl StateFolder {
     /// As [`open`](Self::open).
     pub fn on(disk: Box<dyn Disk>, limits: Limits) -> Result<Self, StateError> {
         let lock = wait_for_lock(&*disk)?;
+        disk.remove_leftovers()?;
         let secret = match disk.read(KEY, Secret::BYTES + 1)?.map(<[u8; 32]>::try_from) {
             Some(Ok(known)) => Secret::new(&known),
             // None, or one that was never whole: no page can be found without it.

@@ -149,9 +149,11 @@ impl Play {
         match kind {
             0 if at < bytes.len() => bytes[at] ^= 1 << self.dice.below(8),
             1 => bytes.truncate(at),
-            // A page of another name, which is no longer than any.
+            // A page of another name. Nobody can keep others from making a file longer.
             2 if PageName::parse(&name).is_some() && PageName::parse(&other).is_some() => {
+                let length = bytes.len();
                 *bytes = replaced.map_or(Vec::new(), |(bytes, _)| bytes);
+                bytes.truncate(length);
             }
             _ => drop(world.files.remove(&name)),
         }

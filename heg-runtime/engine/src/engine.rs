@@ -18,7 +18,7 @@ use crate::drafts::{DraftTexts, RequestDrafts, Speculation, history_of};
 use crate::error::EngineError;
 use crate::health::{Health, Pulse, panic_text};
 use crate::history::PastAnswers;
-use crate::kept::KeptState;
+use crate::kept::{KeptPrompt, KeptState};
 use crate::machine::{Host, Machine};
 use crate::message::{Arrival, Message, turn_away};
 use crate::options::EngineOptions;
@@ -27,6 +27,7 @@ use crate::status::Status;
 use heg_draft::Shape;
 use heg_exec::{Descent, ExecError, Loader, PairLanes};
 use heg_sched::{Finish, FlowId, RequestId};
+use heg_state::StateOwner;
 
 /// A handle of a running engine. The last one that is dropped shuts it down.
 #[derive(Clone)]
@@ -143,16 +144,25 @@ impl Engine {
             RequestDrafts::new(texts, shape, self.0.drafts)
         });
         let at = Instant::now();
-        let kept = self.0.kept.as_ref().and_then(|kept| kept.find(&request));
+        let kept = request.kept.take();
+        let kept = kept.unwrap_or_else(|| self.find_kept(request.state, &request.prompt));
         self.send(Message::Submit(Box::new(Arrival {
             at,
             id,
             drafts: drafts.map(Box::new),
             request,
             listener: Box::new(listener),
-            kept,
+            kept: kept.0,
         })));
         id
+    }
+
+    /// Looks for the longest prefix of an owner's prompt in [kept state](EngineOptions::state), for
+    /// [`Request::kept`]. It opens a file for each 64 tokens that are there, so a caller that must not wait should do it
+    /// on another thread; otherwise [`submit`](Self::submit) does it. The answers to one prompt share what is found.
+    pub fn find_kept(&self, owner: Option<StateOwner>, prompt: &[u32]) -> KeptPrompt {
+        let state = self.0.kept.as_ref().zip(owner);
+        KeptPrompt(state.and_then(|(kept, owner)| kept.find(owner, prompt)))
     }
 
     /// Makes the texts that the answers to a prompt are drafted from, for [`Request::draft_texts`]; `None` if they

@@ -21,7 +21,6 @@ use heg_state::{
 
 use super::cache::Shelved;
 use super::program_hash::program_hash;
-use super::request::Request;
 use crate::error::EngineError;
 
 /// The kept state of an engine's model. Clones share it.
@@ -83,6 +82,10 @@ pub struct KeptStatus {
     /// The latest trouble with the folder.
     pub trouble: Option<String>,
 }
+
+/// The kept prefix of a prompt, or that there is none. It was looked for on the caller's thread.
+#[derive(Clone, Default)]
+pub struct KeptPrompt(pub(super) Option<KeptRows>);
 
 /// The rows of a kept prefix, to be read into a cache.
 #[derive(Clone)]
@@ -173,13 +176,10 @@ impl KeptState {
         *self.0.model.get_or_init(make)
     }
 
-    /// Finds the longest kept prefix of a request that has an owner and wants it.
-    pub(super) fn find(&self, request: &Request) -> Option<KeptRows> {
-        let owner = request
-            .state
-            .filter(|_| request.prompt_log_probs.is_none())?;
+    /// Finds the longest kept prefix of an owner's prompt.
+    pub(super) fn find(&self, owner: StateOwner, prompt: &[u32]) -> Option<KeptRows> {
         let model = self.model()?;
-        let (prefix, miss) = self.0.folder.find(&model, owner, &request.prompt);
+        let (prefix, miss) = self.0.folder.find(&model, owner, prompt);
         if let Some(miss) = miss {
             self.missed(&miss);
         }

@@ -60,7 +60,7 @@ pub use error::EngineError;
 pub use faults::{Fault, FaultPlan, Rule, Victim};
 pub use generation::Generation;
 pub use health::{Health, LostLane};
-pub use kept::KeptStatus;
+pub use kept::{KeptPrompt, KeptStatus};
 pub use options::{EngineOptions, Lanes};
 pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};
 pub use speeds::annotations;

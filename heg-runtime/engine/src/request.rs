@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drafts::{DraftCounts, DraftTexts, Speculation};
+use super::kept::KeptPrompt;
 use crate::error::EngineError;
 use heg_sched::{Class, Finish, FlowId};
 use heg_state::StateOwner;
@@ -32,6 +33,9 @@ pub struct Request {
     /// The owner of its KV cache in kept state, where it is found by later requests of the same owner, in later
     /// processes too. `None` if nothing of it may be kept, nor anything that was kept be found.
     pub state: Option<StateOwner>,
+    /// Its kept prefix, if [`Engine::find_kept`](super::Engine::find_kept) looked for it beforehand; `None` to have it
+    /// looked for when the request is submitted.
+    pub kept: Option<KeptPrompt>,
     /// The urgency of the request.
     pub class: Class,
     /// Token ids of the whole prompt, including the part that its flow has in the KV cache already.
@@ -97,6 +101,7 @@ impl Request {
             scope: ScopeId::default(),
             prefixes: None,
             state: None,
+            kept: None,
             class,
             prompt,
             tokens_max: TOKENS_MAX,

@@ -32,7 +32,7 @@ pub enum Miss {
         index: u64,
     },
     /// The page is no page, or cut short.
-    #[error("page {index} is damaged: {source}")]
+    #[error("page {index} is damaged")]
     Damaged {
         /// Number of the page in its prompt.
         index: u64,

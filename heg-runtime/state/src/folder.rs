@@ -31,6 +31,12 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// No limits, to look at a folder without changing it.
+    pub const NONE: Self = Self {
+        budget_bytes: u64::MAX,
+        age_max: Duration::MAX,
+    };
+
     /// Limits of a budget in MiB.
     pub fn of_mib(mib: u32) -> Self {
         Self {

@@ -53,6 +53,18 @@ pub enum Purge {
 }
 
 impl StateFolder {
+    /// Returns the number and the bytes of all pages, without reading any.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError::Io`].
+    pub fn usage(&self) -> Result<(usize, u64), StateError> {
+        let files = self.disk.list()?.into_iter();
+        let pages = files.filter(|file| PageName::parse(&file.name).is_some());
+        let add = |(pages, bytes), file: crate::disk::DiskFile| (pages + 1, bytes + file.bytes);
+        Ok(pages.fold((0, 0), add))
+    }
+
     /// Lists all pages of all owners and models.
     ///
     /// # Errors
@@ -115,11 +127,7 @@ impl StateFolder {
 impl Listing {
     /// Returns the prefixes of all owners, the longest first.
     pub fn prefixes(&self) -> Vec<ListedPrefix<'_>> {
-        let links: BTreeMap<&str, &ListedPage> = self
-            .pages
-            .iter()
-            .map(|page| (page.name.link(), page))
-            .collect();
+        let links = self.links();
         let befores: Vec<String> = self
             .pages
             .iter()
@@ -130,17 +138,6 @@ impl Listing {
             .pages
             .iter()
             .filter(|page| !continued.contains(page.name.link()));
-        let prefix = |last: &'_ ListedPage| {
-            let mut page = last;
-            while page.head.index > 0 {
-                match links.get(page.head.before_link().as_str()) {
-                    // An honest page comes before the next: what circles is no prefix.
-                    Some(before) if before.head.index + 1 == page.head.index => page = before,
-                    _ => break,
-                }
-            }
-            page.head.index == 0
-        };
         let mut prefixes: Vec<ListedPrefix<'_>> = leaves
             .map(|last| ListedPrefix {
                 last,
@@ -148,10 +145,42 @@ impl Listing {
                     .unwrap_or(usize::MAX)
                     .saturating_add(1)
                     .saturating_mul(PAGE_TOKENS),
-                is_whole: prefix(last),
+                is_whole: before(&links, last).last().unwrap_or(last).head.index == 0,
             })
             .collect();
         prefixes.sort_by(|a, b| b.tokens.cmp(&a.tokens).then(a.last.name.cmp(&b.last.name)));
         prefixes
     }
+    /// Returns the pages of a prefix from the start, or from the first one that no gap is behind.
+    pub fn pages_of(&self, prefix: &ListedPrefix<'_>) -> Vec<&ListedPage> {
+        let own = self
+            .pages
+            .iter()
+            .filter(|page| page.name == prefix.last.name);
+        let mut pages: Vec<&ListedPage> = own.collect();
+        if let Some(last) = pages.first().copied() {
+            pages.extend(before(&self.links(), last));
+        }
+        pages.reverse();
+        pages
+    }
+
+    /// All pages by the hash of their heads.
+    fn links(&self) -> BTreeMap<&str, &ListedPage> {
+        let pages = self.pages.iter();
+        pages.map(|page| (page.name.link(), page)).collect()
+    }
+}
+
+/// Returns the pages before a page, the nearest first.
+fn before<'a>(
+    links: &BTreeMap<&str, &'a ListedPage>,
+    page: &'a ListedPage,
+) -> impl Iterator<Item = &'a ListedPage> {
+    let before = |page: &&'a ListedPage| {
+        let found = links.get(page.head.before_link().as_str()).copied()?;
+        // Heads whose numbers do not fit each other may form a circle.
+        (found.head.index.checked_add(1) == Some(page.head.index)).then_some(found)
+    };
+    std::iter::successors(before(&page), before)
 }

@@ -331,7 +331,9 @@ impl Serving {
             kept,
         } = arrival;
         let (flow, shared_tokens) = self.flow_of(&request);
-        let kept = kept.filter(|kept| kept.tokens() as u32 >= shared_tokens + SHARED_MIN);
+        let wants_all_rows = request.prompt_log_probs.is_some();
+        let kept = kept
+            .filter(|kept| !wants_all_rows && kept.tokens() as u32 >= shared_tokens + SHARED_MIN);
         let (flow, shared_tokens) = match (&kept, request.flow) {
             (None, _) => (flow, shared_tokens),
             (Some(_), Some(flow)) => (flow, 0),

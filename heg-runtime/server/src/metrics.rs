@@ -463,7 +463,19 @@ mod tests {
         let kept = text.lines().filter(|line| line.starts_with("heg_kept"));
         let mut lines: Vec<&str> = kept.collect();
         lines.sort_unstable();
-        insta::assert_snapshot!(lines.join("\n"), @"");
+        insta::assert_snapshot!(lines.join("\n"), @r#"
+        heg_kept_pages_given_up_total 0
+        heg_kept_pages_written_total 64
+        heg_kept_prompts_total{outcome="absent"} 40
+        heg_kept_prompts_total{outcome="damaged"} 1
+        heg_kept_prompts_total{outcome="found"} 3
+        heg_kept_prompts_total{outcome="gone"} 0
+        heg_kept_prompts_total{outcome="unread"} 0
+        heg_kept_prompts_unwritten_total 2
+        heg_kept_read_seconds_total 0.031
+        heg_kept_tokens_total 4096
+        heg_kept_written_bytes_total 134479872
+        "#);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod clients;
 mod confined;
 mod drafts;
 mod host;
+mod kept;
 mod killed;
 mod limits;
 mod loads;

@@ -1,12 +1,12 @@
 //! A folder whose content can be trusted, because no other user can change it.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::path::{Path, PathBuf};
 
 use crate::error::FileError;
 use crate::owners::Owners;
 use crate::platform;
-use crate::read::read_own;
+use crate::read::{open_own, read_own};
 use crate::temp::TempFile;
 
 /// A folder that, like every folder on the way to it, only this user and root can change.
@@ -59,6 +59,15 @@ impl OwnFolder {
     /// [`FileError::Owner`], [`FileError::Writable`], [`FileError::Io`].
     pub fn read(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
         read_own(&self.path.join(name), &Owners::this_user(), most_bytes)
+    }
+
+    /// Opens a file in the folder for reading; `None` if there is no file.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`read`](Self::read) but for the length.
+    pub fn open(&self, name: &str) -> Result<Option<File>, FileError> {
+        open_own(&self.path.join(name), &Owners::this_user())
     }
 
     /// Writes the parts, one after the other, to a file in the folder. A reader sees the old content or all of the new.

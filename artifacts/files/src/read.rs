@@ -17,18 +17,26 @@ pub fn open_regular(path: &Path) -> Result<File, FileError> {
     open(path, Links::Followed)
 }
 
-/// Reads a file that only `owners` can change and that is not itself a link. Returns `None` if there is no file.
-pub(crate) fn read_own(
-    path: &Path,
-    owners: &Owners,
-    most_bytes: u64,
-) -> Result<Option<Vec<u8>>, FileError> {
+/// Opens a file that only `owners` can change and that is not itself a link. Returns `None` if there is no file.
+pub(crate) fn open_own(path: &Path, owners: &Owners) -> Result<Option<File>, FileError> {
     let file = match open(path, Links::Refused) {
         Err(error) if error.is_not_found() => return Ok(None),
         opened => opened?,
     };
     let data = file.metadata().map_err(FileError::io("inspect", path))?;
     owners.check_file(path, &data)?;
+    Ok(Some(file))
+}
+
+/// Reads a file that [`open_own`] opens.
+pub(crate) fn read_own(
+    path: &Path,
+    owners: &Owners,
+    most_bytes: u64,
+) -> Result<Option<Vec<u8>>, FileError> {
+    let Some(file) = open_own(path, owners)? else {
+        return Ok(None);
+    };
     let mut bytes = Vec::new();
     let mut bounded = file.take(most_bytes.saturating_add(1));
     bounded

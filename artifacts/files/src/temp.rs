@@ -66,7 +66,21 @@ impl TempFile {
         self.rename(target)
     }
 
-    fn write(&mut self, parts: &[&[u8]]) -> Result<(), FileError> {
+    /// Removes the permissions of all other users, whatever the umask.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::Io`].
+    pub fn protect(&self) -> Result<(), FileError> {
+        protect(&self.file).map_err(FileError::io("protect", &self.path))
+    }
+
+    /// Writes all parts, one after the other, to its end.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::Io`].
+    pub fn write(&mut self, parts: &[&[u8]]) -> Result<(), FileError> {
         for part in parts {
             let written = self.file.write_all(part);
             written.map_err(FileError::io("write", &self.path))?;
@@ -139,7 +153,7 @@ pub fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
 /// [`FileError::Io`]; the file is then unchanged.
 pub fn write_own(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     let mut temp = beside(path)?;
-    protect(&temp.file).map_err(FileError::io("protect", &temp.path))?;
+    temp.protect()?;
     temp.write(parts)?;
     let synced = temp.file.sync_all();
     synced.map_err(FileError::io("sync", &temp.path))?;

@@ -248,6 +248,7 @@ mod tests {
             reason: FinishReason::Stop,
             error: None,
             reused_tokens: 44,
+            kept_tokens: 0,
             queued: Duration::ZERO,
             ttft: Duration::from_millis(25),
             decode: Duration::from_millis(30),

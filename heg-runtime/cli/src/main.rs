@@ -18,6 +18,7 @@ mod profile;
 mod run;
 mod score;
 mod serve;
+mod state;
 mod terminal;
 mod text_guard;
 mod verify;
@@ -45,6 +46,8 @@ enum Command {
     Chat(chat::Arguments),
     /// Serve the model to many clients at once over OpenAI's API
     Serve(serve::Arguments),
+    /// Show or remove what `heg serve` has kept of prompts for later runs
+    State(state::Arguments),
     /// Show what a bundle holds
     Inspect(inspect::Arguments),
     /// Hash every section of a bundle and compare
@@ -80,7 +83,9 @@ impl Command {
             Self::Serve(_) => true,
             Self::BenchServe(_) | Self::Score(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
-            Self::Explain(_) | Self::TextWorker | Self::GpuExaminer { .. } => false,
+            Self::State(_) | Self::Explain(_) | Self::TextWorker | Self::GpuExaminer { .. } => {
+                false
+            }
         }
     }
 }
@@ -122,6 +127,7 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Run(arguments) => run::run(arguments, started),
         Command::Chat(arguments) => chat::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::State(arguments) => state::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),

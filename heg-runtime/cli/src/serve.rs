@@ -3,9 +3,11 @@
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use heg_artifacts::plain::escape;
 use heg_confine::WorkerProgram;
 use heg_runtime::engine::{Engine, EngineOptions};
 use heg_runtime::exec::Loader;
@@ -22,6 +24,7 @@ use heg_workload::TraceFile;
 use crate::TEXT_WORKER;
 use crate::failure::input;
 use crate::options::{Machine, Speculate};
+use crate::state::Keep;
 
 /// Arguments of `heg serve`.
 #[derive(Args)]
@@ -43,6 +46,8 @@ pub(crate) struct Arguments {
     /// Flash for KV caches of idle flows that have to make room, in MiB; 0 drops them instead [default: as the policy says]
     #[arg(long, value_name = "N")]
     flash_mib: Option<u32>,
+    #[command(flatten)]
+    state: Keep,
     /// Bearer token that clients must present; better given as HEG_TOKEN, which no process list shows
     #[arg(long, value_name = "T")]
     token: Option<String>,
@@ -74,6 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let options = EngineOptions {
         exec: arguments.machine.executor_options(),
         flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
+        state: arguments.state.folder()?.map(Arc::new),
         speculation: arguments.speculate.into(),
         observers: arguments.observers(&timeline)?,
         ..EngineOptions::default()
@@ -81,6 +87,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loader = arguments.machine.loader(&loaded)?;
     let policy = arguments.policy(&loader)?;
     let engine = Engine::start(loader, policy, options)?;
+    if let Some(why) = engine.not_kept() {
+        eprintln!("note: keeps nothing of prompts: {}", escape(why));
+    }
     let served = ServedModel::new(&loaded, engine, timeline, WorkerProgram::this(TEXT_WORKER))?;
     for address in server.addresses() {
         // Scripts wait for this line; a missing reader is no error.

@@ -1,7 +1,7 @@
 //! A request's KV cache as the conductor hands it to lanes. A cache that is still on flash has a type that kernels
 //! cannot run on; reading it gives a [`KvCache`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::flash::Parked;
 use crate::error::EngineError;
@@ -29,6 +29,45 @@ enum Rows {
     Here(Arc<KvCache>),
     /// The rows could not be read.
     Gone,
+}
+
+/// A cache in memory that waits for the next call of its flow. A writer of kept state may read rows of it meanwhile,
+/// some at a time; whoever takes the cache waits for no more than those.
+pub(super) struct Shelf(Arc<Mutex<Option<KvCache>>>);
+
+/// A reader's view of a cache on a shelf. It does not keep the cache in memory.
+pub(super) struct Shelved(Weak<Mutex<Option<KvCache>>>);
+
+impl Shelf {
+    pub(super) fn new(cache: KvCache) -> Self {
+        Self(Arc::new(Mutex::new(Some(cache))))
+    }
+
+    /// Takes the cache, which nobody has taken before.
+    pub(super) fn take(self) -> Option<KvCache> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(super) fn view(&self) -> Shelved {
+        Shelved(Arc::downgrade(&self.0))
+    }
+}
+
+impl Shelved {
+    /// Gives the cache to `read` if it is still there. Nothing else uses it meanwhile.
+    pub(super) fn with<T>(&self, read: impl FnOnce(&KvCache) -> T) -> Option<T> {
+        let shelf = self.0.upgrade()?;
+        let cache = shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.as_ref().map(read)
+    }
+}
+
+/// A flow's cache between two calls.
+pub(super) enum AtRest {
+    /// In memory.
+    Memory(Shelf),
+    /// On flash, or on its way there.
+    Parked(Arc<Parked>),
 }
 
 /// A cache with a single owner.

@@ -12,6 +12,7 @@ use super::drafts::Speculation;
 use super::flash::Outbox;
 use super::health::{LostLane, Pulse};
 use super::held::Held;
+use super::kept::{Keeper, KeptState};
 use super::lane::LaneHandle;
 use super::machine::Machine;
 use super::memory::Memory;
@@ -48,6 +49,10 @@ pub(super) struct Conductor {
     pub(super) descents: AllDescents,
     /// The compiler for the NPU's lane, if there is one.
     pub(super) warming: Option<Warming>,
+    /// Kept state, if there is any.
+    pub(super) kept: Option<KeptState>,
+    /// Why nothing is kept although a folder was given.
+    pub(super) not_kept: Option<String>,
     /// Lanes whose kernels could not be prepared.
     pub(super) lost: Vec<LostLane>,
     pub(super) successors: Successors,
@@ -121,6 +126,15 @@ impl Conductor {
             context_tokens: shape.context_tokens as u32,
             kv_bytes_per_token: shape.token_bytes() as u64,
         };
+        let kept = options
+            .state
+            .clone()
+            .map(|folder| KeptState::new(folder, &loader, shape));
+        let (kept, not_kept) = match kept {
+            Some(Ok(kept)) => (Some(kept), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
         let reclaim = Reclaim::start();
         let room = Room {
             widths: dynamic.widths(),
@@ -129,8 +143,8 @@ impl Conductor {
             memory: Memory::new(
                 dynamic.kv_room().with_shape(shape),
                 options.flash.clone(),
-                Arc::clone(&machine),
-                reclaim.clone(),
+                kept.clone().map(Keeper::start),
+                (Arc::clone(&machine), reclaim.clone()),
                 told_by_flash(inbox.clone()),
             ),
             reclaim,
@@ -164,6 +178,8 @@ impl Conductor {
             lanes,
             descents,
             warming,
+            kept,
+            not_kept,
             lost: Vec::new(),
             successors,
             observers: options.observers,

@@ -18,6 +18,7 @@ use crate::drafts::{DraftTexts, RequestDrafts, Speculation, history_of};
 use crate::error::EngineError;
 use crate::health::{Health, Pulse, panic_text};
 use crate::history::PastAnswers;
+use crate::kept::{KeptPrompt, KeptState};
 use crate::machine::{Host, Machine};
 use crate::message::{Arrival, Message, turn_away};
 use crate::options::EngineOptions;
@@ -26,6 +27,7 @@ use crate::status::Status;
 use heg_draft::Shape;
 use heg_exec::{Descent, ExecError, Loader, PairLanes};
 use heg_sched::{Finish, FlowId, RequestId};
+use heg_state::StateOwner;
 
 /// A handle of a running engine. The last one that is dropped shuts it down.
 #[derive(Clone)]
@@ -42,6 +44,8 @@ struct Shared {
     fingerprint: String,
     pulse: Pulse,
     descents: AllDescents,
+    kept: Option<KeptState>,
+    not_kept: Option<String>,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -79,6 +83,7 @@ impl Engine {
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let kv_tokens = conductor.kv_tokens();
         let descents = conductor.descents();
+        let (kept, not_kept) = (conductor.kept.clone(), conductor.not_kept.clone());
         let told = pulse.clone();
         let thread = std::thread::spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
@@ -101,6 +106,8 @@ impl Engine {
             fingerprint,
             pulse,
             descents,
+            kept,
+            not_kept,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -118,7 +125,8 @@ impl Engine {
     /// Submits a request, even before kernels are ready. `listener` receives its updates on the engine's thread,
     /// which waits for it; see [`generate`](Self::generate) for an iterator instead. A request that can never run is
     /// refused at once, on the caller's thread. The texts that its answer is drafted from are also made there, unless
-    /// [`draft_texts`](Self::draft_texts) has made them.
+    /// [`draft_texts`](Self::draft_texts) has made them, and its prefix is looked for in [kept
+    /// state](EngineOptions::state).
     pub fn submit(
         &self,
         mut request: Request,
@@ -135,14 +143,26 @@ impl Engine {
                 made.unwrap_or_else(|| DraftTexts::new(&request.prompt, &request.prediction));
             RequestDrafts::new(texts, shape, self.0.drafts)
         });
+        let at = Instant::now();
+        let kept = request.kept.take();
+        let kept = kept.unwrap_or_else(|| self.find_kept(request.state, &request.prompt));
         self.send(Message::Submit(Box::new(Arrival {
-            at: Instant::now(),
+            at,
             id,
             drafts: drafts.map(Box::new),
             request,
             listener: Box::new(listener),
+            kept: kept.0,
         })));
         id
+    }
+
+    /// Looks for the longest prefix of an owner's prompt in [kept state](EngineOptions::state), for
+    /// [`Request::kept`]. It opens a file for each 64 tokens that are there, so a caller that must not wait should do it
+    /// on another thread; otherwise [`submit`](Self::submit) does it. The answers to one prompt share what is found.
+    pub fn find_kept(&self, owner: Option<StateOwner>, prompt: &[u32]) -> KeptPrompt {
+        let state = self.0.kept.as_ref().zip(owner);
+        KeptPrompt(state.and_then(|(kept, owner)| kept.find(owner, prompt)))
     }
 
     /// Makes the texts that the answers to a prompt are drafted from, for [`Request::draft_texts`]; `None` if they
@@ -201,6 +221,11 @@ impl Engine {
             .into()),
             None => Ok(()),
         }
+    }
+
+    /// Why nothing is kept in [`EngineOptions::state`]; `None` if it is, or no folder was given.
+    pub fn not_kept(&self) -> Option<&str> {
+        self.0.not_kept.as_deref()
     }
 
     /// Cancels a request, which then ends with [`Finish::Cancelled`] unless it has ended already.

@@ -39,6 +39,9 @@ pub enum EngineError {
         /// The cause.
         source: std::io::Error,
     },
+    /// A prefix cannot be read from kept state.
+    #[error("cannot read a prefix from kept state")]
+    KeptState(#[from] heg_state::Miss),
     /// Finished answers of earlier runs cannot be read or written.
     #[error("cannot use the history `{path}`", path = path.display())]
     History {
@@ -91,6 +94,7 @@ impl EngineError {
                 ..
             } => ExitStatus::Environment,
             Self::History { .. } => ExitStatus::Input,
+            Self::KeptState(_) => ExitStatus::Environment,
             Self::Flash { .. } | Self::Hung { .. } | Self::EngineStopped => ExitStatus::Environment,
             Self::Annotations(_) => ExitStatus::Incompatible,
             Self::PolicyDevice { .. } | Self::Text(_) => ExitStatus::Input,

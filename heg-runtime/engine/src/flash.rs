@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::health::panic_text;
+use super::kept::KeptRows;
 use super::machine::Machine;
 use crate::error::EngineError;
 use heg_exec::mem::KvCache;
@@ -42,6 +43,8 @@ enum Place {
     /// The writer has it.
     Writing(Wanted),
     File(File),
+    /// In pages of kept state.
+    Kept(KeptRows),
     /// Taken back, or lost.
     Gone,
 }
@@ -120,6 +123,15 @@ fn write_all(
 }
 
 impl Parked {
+    /// The rows of a prefix that an earlier request left in kept state.
+    pub(super) fn kept(rows: KeptRows) -> Self {
+        Self {
+            tokens: rows.tokens(),
+            place: Mutex::new(Place::Kept(rows)),
+            moved: Condvar::new(),
+        }
+    }
+
     fn place(&self) -> MutexGuard<'_, Place> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,6 +219,10 @@ impl Parked {
                     return read
                         .map(|()| room)
                         .map_err(|source| EngineError::Flash { source });
+                }
+                Place::Kept(rows) => {
+                    drop(place);
+                    return rows.read(&room, tokens).map(|()| room);
                 }
                 Place::Gone => {
                     let source = io::ErrorKind::NotFound.into();

@@ -86,6 +86,7 @@ mod tests {
             },
             drafts: None,
             listener: Box::new(|_| ()),
+            kept: None,
         }
     }
 

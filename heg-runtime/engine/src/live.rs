@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::drafts::{Drafting, Fed, RequestDrafts};
+use super::kept::KeptRows;
 use super::machine::Machine;
 use super::request::{Ending, FinishReason, Listener, ScopeId, Update};
 use super::scores::{PromptScores, Score};
@@ -14,6 +15,7 @@ use crate::error::EngineError;
 use heg_draft::Likely;
 use heg_exec::mem::KvCache;
 use heg_sched::{Class, Finish, FlowId};
+use heg_state::StateOwner;
 use heg_text::TokenLogProbs;
 
 /// A live request.
@@ -22,6 +24,10 @@ pub(super) struct Live {
     pub(super) owner: Owner,
     pub(super) prompt_tokens: u32,
     pub(super) reused_tokens: u32,
+    /// Tokens that came from kept state.
+    pub(super) kept_tokens: u32,
+    /// The rows of its prompt in kept state, until it starts over.
+    pub(super) kept: Option<KeptRows>,
     pub(super) served: Arc<Served>,
     /// The drafts of its answer, if it is drafted.
     pub(super) drafts: Option<Box<RequestDrafts>>,
@@ -53,6 +59,8 @@ pub(super) struct Owner {
     pub(super) scope: ScopeId,
     /// The scope within which its KV cache may be continued.
     pub(super) prefixes: ScopeId,
+    /// The owner of its KV cache in kept state, if any of it is to be kept.
+    pub(super) state: Option<StateOwner>,
     pub(super) flow: FlowId,
 }
 
@@ -99,6 +107,8 @@ impl Live {
                 .scores_prompt()
                 .then(|| PromptScores::new(prompt_tokens)),
             reused_tokens: 0,
+            kept_tokens: 0,
+            kept: None,
             served: Arc::new(served),
             drafts,
             prompt: None,
@@ -262,6 +272,7 @@ impl Live {
             },
             error: self.error.take(),
             reused_tokens: self.reused_tokens,
+            kept_tokens: self.kept_tokens,
             queued: span(submitted, Some(self.started.unwrap_or(now))),
             ttft: span(submitted, self.first_token),
             decode: span(self.first_token, self.last_token),

@@ -7,10 +7,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::ScopeId;
-use super::cache::{RequestCache, Sole};
-use super::flash::{Flash, Outbox};
+use super::cache::{AtRest, RequestCache, Shelf, Sole};
+use super::flash::{Flash, Outbox, Parked};
+use super::kept::{Keeper, KeptRows};
+use super::live::Owner;
 use super::machine::Machine;
 use super::reclaim::Reclaim;
 use crate::error::EngineError;
@@ -25,6 +28,8 @@ pub(super) struct Memory {
     /// Caches of requests that have ended or started over, which a lane still holds.
     quarantine: Vec<(RequestId, Reserved)>,
     flash: Flash,
+    /// The writer of kept state, if there is any.
+    keeper: Option<Keeper>,
     machine: Arc<dyn Machine>,
     reclaim: Reclaim,
 }
@@ -49,7 +54,7 @@ enum RowBuffer {
 struct Kept {
     /// The owner of the tokens.
     scope: ScopeId,
-    cache: Sole,
+    cache: AtRest,
     /// The tokens whose keys and values are in it.
     tokens: Vec<u32>,
 }
@@ -68,12 +73,13 @@ impl Memory {
     pub(super) fn new(
         room: KvRoom,
         flash: Option<PathBuf>,
-        machine: Arc<dyn Machine>,
-        reclaim: Reclaim,
+        keeper: Option<Keeper>,
+        (machine, reclaim): (Arc<dyn Machine>, Reclaim),
         outbox: Outbox,
     ) -> Self {
         Self {
             room,
+            keeper,
             flash: Flash::new(flash, Arc::clone(&machine), outbox),
             machine,
             reclaim,
@@ -106,8 +112,8 @@ impl Memory {
             .max_by_key(|(_, shared)| *shared)
     }
 
-    /// Gives a request a cache for `tokens` tokens: its flow's, with the first `reused` tokens in it, or an empty
-    /// one.
+    /// Gives a request a cache for `tokens` tokens, with the first `reused` tokens in it: its flow's or, if it has
+    /// some, from kept state. Without any, the cache is empty.
     ///
     /// # Errors
     ///
@@ -115,11 +121,11 @@ impl Memory {
     pub(super) fn reserve(
         &mut self,
         request: RequestId,
-        flow: FlowId,
+        (flow, kept): (FlowId, Option<KeptRows>),
         (tokens, reused): (u32, u32),
     ) -> Result<(), EngineError> {
         self.release(request);
-        if reused == 0 {
+        if reused == 0 || kept.is_some() {
             self.release_flow(flow);
         }
         let here = |cache: KvCache, kept_tokens: usize| {
@@ -134,16 +140,17 @@ impl Memory {
             Ok::<_, EngineError>(RequestCache::Here(Arc::new(cache)))
         };
         let mut rows = RowBuffer::Good;
-        let cache = match self.flows.remove(&flow).map(Kept::into_parts) {
-            Some((Sole::Memory(cache), kept_tokens)) => here(cache, kept_tokens)?,
-            Some((Sole::Parked(parked), kept_tokens)) => match parked.take() {
-                Some(cache) => here(cache, kept_tokens)?,
-                None => {
+        let parked = kept.map(|rows| Arc::new(Parked::kept(rows)));
+        let of_flow = self.flows.remove(&flow).and_then(Kept::take);
+        let cache = match (parked.map(Taken::Parked), of_flow) {
+            (Some(taken), _) | (None, Some(taken)) => match taken {
+                Taken::Memory(cache, kept_tokens) => here(cache, kept_tokens)?,
+                Taken::Parked(parked) => {
                     let empty = self.empty(request, tokens)?;
                     RequestCache::parked(parked, empty, reused as usize)
                 }
             },
-            None => {
+            (None, None) => {
                 if reused > 0 {
                     rows = RowBuffer::Spoiled;
                 }
@@ -171,17 +178,23 @@ impl Memory {
         };
         let tokens = kept.tokens.len();
         let park = |cache| match self.flash.park(transfer, cache, tokens) {
-            Ok(parked) => (Sole::Parked(parked), None),
-            Err(cache) => (Sole::Memory(cache), Some(Event::OffloadFailed(transfer))),
+            Ok(parked) => (AtRest::Parked(parked), None),
+            Err(cache) => {
+                let cache = AtRest::Memory(Shelf::new(cache));
+                (cache, Some(Event::OffloadFailed(transfer)))
+            }
         };
         let (cache, known) = match kept.cache {
-            Sole::Memory(cache) => park(cache),
-            Sole::Parked(parked) => match parked.take() {
+            AtRest::Memory(shelf) => match shelf.take() {
+                Some(cache) => park(cache),
+                None => return Some(Event::Offloaded(transfer)),
+            },
+            AtRest::Parked(parked) => match parked.take() {
                 Some(cache) => park(cache),
                 None if parked.is_in_memory() => {
-                    (Sole::Parked(parked), Some(Event::OffloadFailed(transfer)))
+                    (AtRest::Parked(parked), Some(Event::OffloadFailed(transfer)))
                 }
-                None => (Sole::Parked(parked), Some(Event::Offloaded(transfer))),
+                None => (AtRest::Parked(parked), Some(Event::Offloaded(transfer))),
             },
         };
         self.flows.insert(flow, Kept { cache, ..kept });
@@ -238,14 +251,9 @@ impl Memory {
         shape.resident_bytes(tokens) <= 2 * tokens * shape.token_bytes()
     }
 
-    /// Leaves a request's cache, with these tokens in it, to a flow of its scope. Returns false, and keeps nothing,
-    /// if a lane has it too or its rows are not valid.
-    pub(super) fn keep(
-        &mut self,
-        request: RequestId,
-        (scope, flow): (ScopeId, FlowId),
-        tokens: Vec<u32>,
-    ) -> bool {
+    /// Leaves a request's cache, with these tokens in it, to its flow, and has them written to kept state if they have
+    /// an owner there. Returns false, and keeps nothing, if a lane has it too or its rows are not valid.
+    pub(super) fn keep(&mut self, request: RequestId, owner: Owner, tokens: Vec<u32>) -> bool {
         let Some(reserved) = self.requests.remove(&request) else {
             return false;
         };
@@ -264,16 +272,20 @@ impl Memory {
                     Sole::Memory(cache) => {
                         // An earlier call whose cache it continued may have had more rows.
                         cache.discard(tokens.len());
-                        Sole::Memory(self.room.at_rest(cache, tokens.len()))
+                        let shelf = Shelf::new(self.room.at_rest(cache, tokens.len()));
+                        if let Some((keeper, state)) = self.keeper.as_ref().zip(owner.state) {
+                            keeper.keep(shelf.view(), state, &tokens);
+                        }
+                        AtRest::Memory(shelf)
                     }
-                    Sole::Parked(parked) => Sole::Parked(parked),
+                    Sole::Parked(parked) => AtRest::Parked(parked),
                 };
                 let kept = Kept {
-                    scope,
+                    scope: owner.prefixes,
                     cache,
                     tokens,
                 };
-                self.flows.insert(flow, kept);
+                self.flows.insert(owner.flow, kept);
                 true
             }
             Err(cache) => {
@@ -304,11 +316,18 @@ impl Memory {
         }
     }
 
+    /// Lets the writer of kept state finish what waits for it, for at most this long. Nothing is kept from then on.
+    pub(super) fn settle(&mut self, patience: Duration) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.finish(patience);
+        }
+    }
+
     /// Bytes that all caches in memory may take, in whole pages.
     pub(super) fn bytes(&self) -> u64 {
         let kept = self.flows.values().filter(|kept| match &kept.cache {
-            Sole::Memory(_) => true,
-            Sole::Parked(parked) => parked.is_in_memory(),
+            AtRest::Memory(_) => true,
+            AtRest::Parked(parked) => parked.is_in_memory(),
         });
         let kept = kept.map(|kept| kept.tokens.len());
         let quarantined = self.quarantine.iter().map(|(_, reserved)| reserved);
@@ -331,9 +350,25 @@ impl Memory {
     }
 }
 
+/// A flow's cache on its way to a request.
+enum Taken {
+    /// In memory, with this number of tokens.
+    Memory(KvCache, usize),
+    /// To be read.
+    Parked(Arc<Parked>),
+}
+
 impl Kept {
-    fn into_parts(self) -> (Sole, usize) {
-        (self.cache, self.tokens.len())
+    /// Takes the cache; `None` if it is lost.
+    fn take(self) -> Option<Taken> {
+        let tokens = self.tokens.len();
+        match self.cache {
+            AtRest::Memory(shelf) => Some(Taken::Memory(shelf.take()?, tokens)),
+            AtRest::Parked(parked) => Some(match parked.take() {
+                Some(cache) => Taken::Memory(cache, tokens),
+                None => Taken::Parked(parked),
+            }),
+        }
     }
 }
 

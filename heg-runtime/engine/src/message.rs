@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use super::drafts::RequestDrafts;
+use super::kept::KeptRows;
 use super::report::{LaneLoss, Report, Warmed};
 use super::request::{Listener, Request, ScopeId, refuse};
 use super::status::Status;
@@ -41,6 +42,8 @@ pub(super) struct Arrival {
     /// The drafts of its answer, if it is drafted.
     pub(super) drafts: Option<Box<RequestDrafts>>,
     pub(super) listener: Listener,
+    /// The kept prefix of its prompt, if there is one.
+    pub(super) kept: Option<KeptRows>,
 }
 
 impl Arrival {

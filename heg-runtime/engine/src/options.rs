@@ -1,9 +1,11 @@
 //! The options of an engine.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use heg_exec::ExecutorOptions;
 use heg_sched::Observer;
+use heg_state::StateFolder;
 
 use crate::drafts::Speculation;
 
@@ -16,6 +18,9 @@ pub struct EngineOptions {
     pub lanes: Lanes,
     /// The folder for KV caches of idle flows that make room, as far as the policy grants flash.
     pub flash: Option<PathBuf>,
+    /// The folder in which the KV cache of prompts is kept for later processes: of requests with an
+    /// [owner](crate::Request::state) there.
+    pub state: Option<Arc<StateFolder>>,
     /// Whether answers are drafted, so that a pass verifies several tokens of one.
     pub speculation: Speculation,
     /// Observers of every step of the scheduler.

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drafts::{DraftCounts, DraftTexts, Speculation};
+use super::kept::KeptPrompt;
 use crate::error::EngineError;
 use heg_sched::{Class, Finish, FlowId};
+use heg_state::StateOwner;
 use heg_text::{Restriction, SamplingParams, TokenLogProbs};
 
 /// The owner of a request. Requests of one scope never find KV caches that another scope left, unless both allow it,
@@ -28,6 +30,12 @@ pub struct Request {
     /// The scope within which KV caches of prompts are found and left, if it is not the owner's own: for callers that
     /// may know each other's prompts, but not their answers.
     pub prefixes: Option<ScopeId>,
+    /// The owner of its KV cache in kept state, where it is found by later requests of the same owner, in later
+    /// processes too. `None` if nothing of it may be kept, nor anything that was kept be found.
+    pub state: Option<StateOwner>,
+    /// Its kept prefix, if [`Engine::find_kept`](super::Engine::find_kept) looked for it beforehand; `None` to have it
+    /// looked for when the request is submitted.
+    pub kept: Option<KeptPrompt>,
     /// The urgency of the request.
     pub class: Class,
     /// Token ids of the whole prompt, including the part that its flow has in the KV cache already.
@@ -92,6 +100,8 @@ impl Request {
         Self {
             scope: ScopeId::default(),
             prefixes: None,
+            state: None,
+            kept: None,
             class,
             prompt,
             tokens_max: TOKENS_MAX,
@@ -149,8 +159,10 @@ pub struct Ending {
     pub reason: FinishReason,
     /// The error, if there was one. Requests of one batch may share it.
     pub error: Option<Arc<EngineError>>,
-    /// Tokens of the prompt that were in the KV cache already.
+    /// Tokens of the prompt that were in the KV cache already, or in kept state.
     pub reused_tokens: u32,
+    /// Tokens of the prompt that came from kept state.
+    pub kept_tokens: u32,
     /// Time from submission to the first kernel.
     pub queued: Duration,
     /// Time from submission to the first token.
@@ -192,6 +204,7 @@ pub(super) fn refuse(mut listener: Listener, finish: Finish, error: Option<Arc<E
         reason: FinishReason::Length,
         error,
         reused_tokens: 0,
+        kept_tokens: 0,
         queued: Duration::ZERO,
         ttft: Duration::ZERO,
         decode: Duration::ZERO,

@@ -1,6 +1,7 @@
 //! The state of an engine in numbers, for metrics and for admission.
 
 use super::health::LostLane;
+use super::kept::KeptStatus;
 use super::waits::WaitStatus;
 use heg_exec::PairedRoles;
 use heg_sched::{ActivationCounts, Class, Lane};
@@ -77,6 +78,8 @@ pub struct Status {
     pub prompt_tokens: u64,
     /// Tokens of prompts that were reused from a cache since the start.
     pub reused_tokens: u64,
+    /// Prefixes that were kept for later processes, and found, if there is a folder for them.
+    pub kept: Option<KeptStatus>,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
     /// Decode steps of requests since the start: each gave a token, and the draft's tokens that were right.

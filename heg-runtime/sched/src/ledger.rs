@@ -99,6 +99,7 @@ impl<P> Entry<P> {
         self.prompt_tokens = self.context();
         self.draft = Arc::from([]);
         self.submission.shared_tokens = 0;
+        self.submission.kept_tokens = 0;
         actions.push(Action::Restart(self.id()));
     }
 }

@@ -123,6 +123,8 @@ pub struct Submission {
     pub prompt_tokens: u32,
     /// Leading tokens of the prompt that are the same as in the flow's last call, answer included.
     pub shared_tokens: u32,
+    /// Leading tokens of the prompt that can be read from kept state, whatever its flow has.
+    pub kept_tokens: u32,
     /// Most tokens of the answer; at least 1. The scheduler has no better estimate of its length.
     pub output_tokens_max: u32,
     /// The time after which the answer is worthless.
@@ -133,6 +135,11 @@ pub struct Submission {
 }
 
 impl Submission {
+    /// Leading tokens of the prompt that need not be computed, as far as the submission says.
+    pub(super) fn known_tokens(&self) -> u32 {
+        self.shared_tokens.max(self.kept_tokens)
+    }
+
     /// Room that it needs in the KV cache, in tokens: for the prompt and the longest answer.
     pub(super) fn tokens_max(&self, context_tokens: u32) -> u32 {
         self.prompt_tokens

@@ -2,6 +2,7 @@
 //! name.
 
 use constant_time_eq::constant_time_eq;
+use heg_state::StateOwner;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
 use rustix::process::geteuid;
@@ -119,6 +120,25 @@ impl From<Token> for Tokens {
     }
 }
 
+/// Returns the owner of what is kept of a client's prompts for later processes: a name, a user or, for a client without
+/// a name, its token. Its place in the server's list is another one when the list changes.
+pub(super) fn state_owner(tokens: &Tokens, scope: Scope) -> StateOwner {
+    let client = match scope {
+        Scope::Loopback => return StateOwner::new("loopback", b""),
+        Scope::User(user) => return StateOwner::new("user", &user.to_le_bytes()),
+        Scope::Client(client) => client,
+    };
+    let named = tokens.clients.get(client as usize);
+    match named.and_then(|owner| owner.name.as_deref()) {
+        Some(name) => StateOwner::new("client", name.as_bytes()),
+        None => {
+            let mut own = tokens.tokens.iter().filter(|(_, of)| *of == client);
+            let token = own.next().map_or("", |(token, _)| &token.0);
+            StateOwner::new("token", token.as_bytes())
+        }
+    }
+}
+
 /// Authenticates a client: checks its token or, if none is required, that its `Host` header names this machine.
 ///
 /// A web page whose name resolves to this machine (DNS rebinding) can reach a server on loopback, but its `Host` header
@@ -226,6 +246,40 @@ mod tests {
             assert_eq!(who("mail", transport), Some(Scope::Client(1)));
             assert_eq!(who("cron", transport), Some(Scope::Client(2)));
             assert_eq!(who("editor", transport), None);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_belongs_to_a_name_or_token_and_not_to_a_place_in_the_list() {
+        let token = |text: &str| Token::new(text).unwrap();
+        let list = |lines: &[(&str, Option<&str>)]| {
+            let mut tokens = Tokens::default();
+            for (text, name) in lines {
+                tokens.add(token(text), *name).unwrap();
+            }
+            tokens
+        };
+        let before = list(&[("a", Some("editor")), ("b", None), ("c", None)]);
+        // The first has gone, and the editor has another token.
+        let after = list(&[("c", None), ("b", None), ("z", Some("editor"))]);
+        let owner = |tokens: &Tokens, place| state_owner(tokens, Scope::Client(place));
+        assert_eq!(owner(&before, 0), owner(&after, 2));
+        assert_eq!(owner(&before, 1), owner(&after, 1));
+        assert_eq!(owner(&before, 2), owner(&after, 0));
+        let all = [
+            Scope::Loopback,
+            Scope::User(0),
+            Scope::User(1),
+            Scope::Client(0),
+        ];
+        for (at, scope) in all.iter().enumerate() {
+            let others = all.iter().skip(at + 1);
+            let own = state_owner(&before, *scope);
+            assert!(
+                others
+                    .into_iter()
+                    .all(|other| state_owner(&before, *other) != own)
+            );
         }
     }
 

@@ -31,7 +31,7 @@ use super::stream::{Empty, Events, StreamForm};
 use super::supersede::{Arrival, Key, Turn};
 use super::tools::{AnswerConstraint, AskedForm, Tooling};
 use super::whole::whole;
-use heg_runtime::engine::{DraftTexts, EndTokens, Request};
+use heg_runtime::engine::{DraftTexts, EndTokens, KeptPrompt, Request};
 use heg_text::{AnswerText, Conversation, SamplingParams, TextStream};
 
 /// A completion request as received.
@@ -80,6 +80,8 @@ struct Prepared {
     prompt: Vec<u32>,
     /// The texts that drafts are made from: the prompt and the predicted answer.
     draft_texts: Option<DraftTexts>,
+    /// The prefix of the prompt that was kept by an earlier process.
+    kept: KeptPrompt,
     /// The form of the answers, to be compiled later.
     form: Option<Box<AskedForm>>,
     /// Maximum number of tokens of each answer.
@@ -195,6 +197,7 @@ fn hand_in(
                 true => draft_texts.take(),
                 false => draft_texts.clone(),
             },
+            kept: prepared.kept.clone(),
             answer_tokens: prepared.answer_tokens,
             index,
         };
@@ -262,10 +265,12 @@ fn prepare(
         return Err(too_much(&params, form_bytes > kept_bytes / 2));
     }
     charge.set(kept_bytes)?;
+    let kept = engine.find_kept(Some(state.state_owner(scope)), &prompt);
     Ok(Prepared {
         params,
         prompt,
         draft_texts,
+        kept,
         form,
         answer_tokens,
         permits,
@@ -383,6 +388,7 @@ struct Ask<'a> {
     params: &'a CompletionParams,
     prompt: &'a [u32],
     draft_texts: Option<DraftTexts>,
+    kept: KeptPrompt,
     answer_tokens: u32,
     index: usize,
 }
@@ -416,6 +422,8 @@ impl Ask<'_> {
         let request = Request {
             scope: scope.id(),
             prefixes: Some(state.prefix_scope(scope)),
+            state: Some(state.state_owner(scope)),
+            kept: Some(self.kept),
             class: params.class,
             tokens_max: self.answer_tokens.max(1),
             prompt: self.prompt.to_vec(),

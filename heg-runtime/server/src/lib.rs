@@ -72,6 +72,7 @@ use dashboard::StatusCache;
 use flows::Flows;
 use heg_runtime::engine::ScopeId;
 use heg_runtime::verified;
+use heg_state::StateOwner;
 use listen::Listeners;
 use metrics::Metrics;
 use pace::Pace;
@@ -319,6 +320,14 @@ impl State {
         match self.prefixes {
             Prefixes::Own => scope.id(),
             Prefixes::Shared => Scope::Loopback.id(),
+        }
+    }
+
+    /// Returns the owner under whom a client's prompts are kept and found in later processes.
+    fn state_owner(&self, scope: Scope) -> StateOwner {
+        match self.prefixes {
+            Prefixes::Own => auth::state_owner(&self.tokens, scope),
+            Prefixes::Shared => StateOwner::new("all clients", b""),
         }
     }
 

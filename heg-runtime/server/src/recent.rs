@@ -159,6 +159,7 @@ mod tests {
             class,
             prompt_tokens: 5,
             shared_tokens: 0,
+            kept_tokens: 0,
             output_tokens_max: 1,
             deadline: None,
             prompt_logits: PromptLogits::LastRow,

@@ -469,6 +469,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
             class: request.class,
             prompt_tokens: request.prompt_tokens,
             shared_tokens: request.shared_tokens,
+            kept_tokens: 0,
             output_tokens_max: request.output_tokens_max,
             deadline: request.deadline_after.map(|after| self.now + after),
             prompt_logits: PromptLogits::LastRow,

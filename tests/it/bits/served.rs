@@ -36,7 +36,7 @@ fn digest(said: &TokenLogProbs) -> SectionId {
 }
 
 /// Returns the answer to each prompt by an executor that does nothing else, with other instructions and one thread.
-fn alone(bundle: &Path, prompts: &[Vec<u32>]) -> Vec<Answer> {
+pub(super) fn alone(bundle: &Path, prompts: &[Vec<u32>]) -> Vec<Answer> {
     let digest = |logits: &[f32], token| {
         digest(&log_probabilities(logits, token, WHOLE_VOCABULARY as usize))
     };
@@ -44,7 +44,7 @@ fn alone(bundle: &Path, prompts: &[Vec<u32>]) -> Vec<Answer> {
     answers(bundle, prompts, ANSWER_TOKENS, run)
 }
 
-fn request(class: Class, prompt: &[u32]) -> Request {
+pub(super) fn request(class: Class, prompt: &[u32]) -> Request {
     Request {
         tokens_max: ANSWER_TOKENS as u32,
         end_tokens: EndTokens::Ignored,
@@ -54,7 +54,7 @@ fn request(class: Class, prompt: &[u32]) -> Request {
 }
 
 /// Waits for the whole answer of a request.
-fn wait(mut generation: Generation) -> (Answer, Ending) {
+pub(super) fn wait(mut generation: Generation) -> (Answer, Ending) {
     let mut answer = Answer::default();
     loop {
         match generation.next_within(PATIENCE).unwrap() {
@@ -138,7 +138,7 @@ impl Seen {
 }
 
 /// The devices of this machine as a server would use them, with the best instructions.
-fn this_machine() -> Soc {
+pub(super) fn this_machine() -> Soc {
     let way = Way {
         threads: 2,
         isa: Isa::best(),
@@ -175,7 +175,7 @@ fn served(bundle: &Path, soc: &Soc, policy: Policy, workbench: &Workbench) -> Se
     }
 }
 
-fn policy(name: &str) -> Policy {
+pub(super) fn policy(name: &str) -> Policy {
     let mut policy = shipped::policy(name).unwrap();
     policy.limits.requests_max = 1000;
     policy.limits.kv_mib = 512;
@@ -313,7 +313,7 @@ fn check_flows(
     }
 }
 
-const ONE_DEVICE: &str = "agent-xpu-one-device";
+pub(super) const ONE_DEVICE: &str = "agent-xpu-one-device";
 
 #[test]
 fn tiny_agent_says_the_same_preempted_and_resumed() {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::job::Obstacle;
 use super::{Running, SHARED_MIN, Serving, UNNAMED};
 use crate::error::EngineError;
+use crate::live::Owner;
 use crate::served::PromptRows;
 use crate::waits::Entry;
 use heg_exec::mem::ActivationRows;
@@ -51,6 +52,7 @@ impl Serving {
                 if let Some(live) = self.live.get_mut(&request) {
                     live.prompt = None;
                     live.last_layer = None;
+                    live.kept = None;
                 }
             }
             Action::Emit(request) => self.emit(request),
@@ -150,7 +152,7 @@ impl Serving {
         if reusable
             && memory.keep(
                 request,
-                (live.owner.prefixes, flow),
+                Owner { flow, ..live.owner },
                 live.leading_tokens(tokens),
             )
         {
@@ -170,7 +172,10 @@ impl Serving {
         live.reused_tokens = reused;
         let new = tokens.saturating_sub(reused as usize).max(1);
         let memory = &mut self.room.memory;
-        let reserved = memory.reserve(request, live.owner.flow, (tokens_max, reused));
+        let kept = live.kept.clone().filter(|_| reused > 0);
+        live.kept_tokens = kept.as_ref().map_or(0, |_| reused);
+        let from = (live.owner.flow, kept);
+        let reserved = memory.reserve(request, from, (tokens_max, reused));
         let rows = reserved.and_then(|()| {
             Ok(ActivationRows::new(
                 new + self.room.padding_rows,

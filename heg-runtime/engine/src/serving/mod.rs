@@ -19,6 +19,7 @@ use super::descents::AllDescents;
 use super::drafts::Drafting;
 use super::health::Pulse;
 use super::held::Held;
+use super::kept::KeptState;
 use super::lane::LaneHandle;
 use super::live::{Live, Owner};
 use super::machine::Machine;
@@ -72,6 +73,8 @@ pub(super) struct Serving {
     waits: Waits,
     /// Two roles that run every kernel together, if any do.
     pair: Option<Arc<PairedRoles>>,
+    /// Kept state, if there is any.
+    kept: Option<KeptState>,
     model: ModelShape,
     /// End-of-sequence tokens of the model.
     eos_ids: Vec<u32>,
@@ -90,6 +93,9 @@ struct Running {
 /// The first id of unnamed flows; ids of named flows are below.
 const UNNAMED: u64 = 1 << 63;
 
+/// Longest time that the end of an engine waits for kept state to be written. Chosen: a disk takes a long prompt.
+const SETTLES: Duration = Duration::from_secs(3);
+
 /// Fewest shared tokens for which another request's cache is reused; fewer are computed again.
 const SHARED_MIN: u32 = 32;
 
@@ -106,6 +112,8 @@ impl Serving {
             lanes,
             descents,
             warming,
+            kept,
+            not_kept: _,
             lost,
             mut successors,
             observers,
@@ -160,6 +168,7 @@ impl Serving {
             last_launch: Instant::now(),
             waits: Waits::default(),
             pair: loader.pair().cloned(),
+            kept,
             model,
         }
     }
@@ -192,6 +201,8 @@ impl Serving {
         for (_, live) in std::mem::take(&mut self.live) {
             live.finish(Finish::Cancelled);
         }
+        // A reader of the prompts may be the next process of this user.
+        self.room.memory.settle(SETTLES);
         let threads = (self.lanes, self.warming);
         end_all(
             self.held.take_all(),
@@ -317,11 +328,22 @@ impl Serving {
             request,
             drafts,
             listener,
+            kept,
         } = arrival;
         let (flow, shared_tokens) = self.flow_of(&request);
+        let wants_all_rows = request.prompt_log_probs.is_some();
+        let kept = kept
+            .filter(|kept| !wants_all_rows && kept.tokens() as u32 >= shared_tokens + SHARED_MIN);
+        let (flow, shared_tokens) = match (&kept, request.flow) {
+            (None, _) => (flow, shared_tokens),
+            (Some(_), Some(flow)) => (flow, 0),
+            // A shorter one that another request left stays.
+            (Some(_), None) => (self.new_flow(), 0),
+        };
         let owner = Owner {
             scope: request.scope,
             prefixes: request.prefix_scope(),
+            state: request.state,
             flow,
         };
         let submission = Submission {
@@ -331,6 +353,7 @@ impl Serving {
             class: request.class,
             prompt_tokens: request.prompt.len() as u32,
             shared_tokens,
+            kept_tokens: kept.as_ref().map_or(0, |kept| kept.tokens() as u32),
             output_tokens_max: request.tokens_max,
             deadline,
             prompt_logits: match request.prompt_log_probs {
@@ -342,13 +365,14 @@ impl Serving {
             Ok(served) => served,
             Err(error) => return refuse(listener, Finish::Failed, Some(Arc::new(error))),
         };
-        let live = Live::new(
+        let mut live = Live::new(
             submission.class,
             owner,
             (served, drafts),
             listener,
             (at, entry),
         );
+        live.kept = kept;
         self.live.insert(id, live);
         self.step(Event::Submit(submission));
         let predicted = self.scheduler.first_token_in(id).unwrap_or_default();
@@ -379,10 +403,13 @@ impl Serving {
         memory
             .most_shared(request.prefix_scope(), &request.prompt, SHARED_MIN, idle)
             .filter(|_| !wants_all_rows)
-            .unwrap_or_else(|| {
-                self.unnamed_flows += 1;
-                (FlowId(UNNAMED + self.unnamed_flows), 0)
-            })
+            .unwrap_or_else(|| (self.new_flow(), 0))
+    }
+
+    /// Returns a flow for a request that named none.
+    fn new_flow(&mut self) -> FlowId {
+        self.unnamed_flows += 1;
+        FlowId(UNNAMED + self.unnamed_flows)
     }
 
     fn cancel(&mut self, id: RequestId) {

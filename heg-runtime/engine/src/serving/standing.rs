@@ -1,6 +1,7 @@
 //! The engine's current status.
 
 use super::Serving;
+use crate::kept::KeptState;
 use crate::live::Phase;
 use crate::status::{PairStatus, Status};
 use heg_sched::Class;
@@ -29,6 +30,7 @@ impl Serving {
         status.dispatch_us = self.dispatch.as_micros() as u64;
         (status.calibrated_rows, status.calibrating_rows) = self.calibrations.rows();
         status.pair = self.pair.as_deref().and_then(PairStatus::of);
+        status.kept = self.kept.as_ref().map(KeptState::status);
         status.waits = self.waits.status();
         status.flows_kept = self.room.memory.flows_kept() as u32;
         status.kv_bytes = self.room.memory.bytes();

@@ -93,8 +93,14 @@ impl KvShape {
         })
     }
 
-    fn row_bytes(&self) -> usize {
+    /// Bytes of a row of keys, or of values.
+    pub fn row_bytes(&self) -> usize {
         self.width * self.element.bytes()
+    }
+
+    /// The halves of all layers, in the order in which rows are saved.
+    pub fn halves(&self) -> impl Iterator<Item = (usize, Half)> + use<> {
+        (0..self.layers).flat_map(|layer| [(layer, Half::Keys), (layer, Half::Values)])
     }
 
     /// Bytes of a token, over all layers.
@@ -228,7 +234,11 @@ impl KvCache {
     }
 
     /// Reads rows from `first` on of one half of a layer, as many as `into` has room for.
-    pub(crate) fn read_rows(
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::Context`] if it has no such rows.
+    pub fn read_rows(
         &self,
         layer: usize,
         half: Half,
@@ -339,7 +349,29 @@ impl KvCache {
     }
 
     pub(super) fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
-        (0..self.shape.layers).flat_map(|layer| [(layer, Half::Keys), (layer, Half::Values)])
+        self.shape.halves()
+    }
+
+    /// Writes rows from `first` on of every half of every layer: the leading `count` of the rows that each has in
+    /// `saved`, one half after the other. Returns false if they do not fit.
+    #[must_use]
+    pub fn place_rows(&self, (first, count): (usize, usize), saved: &[u8]) -> bool {
+        let half_bytes = saved.len() / (2 * self.shape.layers).max(1);
+        let wanted = count.checked_mul(self.shape.row_bytes());
+        let end = first.checked_add(count);
+        let limit = self.shape.context_tokens + self.shape.padding_rows;
+        let (Some(wanted), Some(end)) = (wanted, end) else {
+            return false;
+        };
+        if end > limit || wanted > half_bytes || half_bytes == 0 {
+            return false;
+        }
+        self.note_write();
+        let mut halves = self.halves().zip(saved.chunks_exact(half_bytes));
+        halves.all(|((layer, half), rows)| {
+            let rows = rows.get(..wanted).unwrap_or_default();
+            self.region.write(self.offset(layer, half, first), rows)
+        })
     }
 
     fn offset(&self, layer: usize, half: Half, row: usize) -> usize {
@@ -385,6 +417,34 @@ mod tests {
             assert_eq!(found[..read], expected[..read]);
             assert!(found[read..].iter().all(|byte| *byte == 0));
         }
+    }
+
+    #[test]
+    fn rows_of_a_page_are_placed_where_they_were_and_nowhere_else() {
+        let shape = KvShape {
+            layers: 2,
+            width: 3,
+            context_tokens: 10,
+            padding_rows: 0,
+            element: TensorType::F32,
+        };
+        let cache = KvCache::reserve(shape).unwrap();
+        let page: Vec<u8> = (0..4 * shape.token_bytes())
+            .map(|at| at as u8 | 1)
+            .collect();
+        assert!(cache.place_rows((4, 3), &page));
+        let (row, half) = (shape.row_bytes(), 4 * shape.row_bytes());
+        for ((layer, which), saved) in shape.halves().zip(page.chunks(half)) {
+            let mut rows = vec![0; 10 * row];
+            cache.read_rows(layer, which, 0, &mut rows).unwrap();
+            assert_eq!(rows[4 * row..7 * row], saved[..3 * row]);
+            rows[4 * row..7 * row].fill(0);
+            assert!(rows.iter().all(|byte| *byte == 0));
+        }
+        for (first, count) in [(7, 4), (0, 5), (usize::MAX, 1), (1, usize::MAX)] {
+            assert!(!cache.place_rows((first, count), &page), "{first} {count}");
+        }
+        assert!(!cache.place_rows((0, 1), &[]));
     }
 
     #[test]

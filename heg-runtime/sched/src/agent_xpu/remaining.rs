@@ -20,7 +20,7 @@ impl<C: Costs> AgentXpu<C> {
         if let Some(prefill) = entry.prefill() {
             return self.remaining_us(prefill);
         }
-        let shared = entry.submission.shared_tokens;
+        let shared = entry.submission.known_tokens();
         let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
         let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
         let fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk);

@@ -112,6 +112,7 @@ mod tests {
                 class: Class::Proactive,
                 prompt_tokens,
                 shared_tokens: 0,
+                kept_tokens: 0,
                 output_tokens_max: 1,
                 deadline: None,
                 prompt_logits: PromptLogits::LastRow,

@@ -165,6 +165,8 @@ impl KvBudget {
     ) -> Room {
         let own = request.flow;
         let reused = self.reusable(request);
+        let kept = request.kept_tokens;
+        let kept = kept.min(request.prompt_tokens.saturating_sub(1));
         // A cache becomes the request's while it is being written only if it is reused.
         let leaving = own.map_or(0, |flow| self.flash.leaving_of(flow));
         let there = own.and_then(|flow| self.flows.get(&flow)).copied();
@@ -197,9 +199,9 @@ impl KvBudget {
         actions.push(Action::Reserve {
             request: request.id,
             tokens,
-            reused,
+            reused: reused.max(kept),
         });
-        Room::Reserved(reused)
+        Room::Reserved(reused.max(kept))
     }
 
     /// Leading tokens of a request that its flow has, in memory or on flash. The last token of the prompt is always

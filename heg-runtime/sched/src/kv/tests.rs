@@ -11,6 +11,7 @@ fn call(id: u64, flow: Option<u64>, prompt: u32, shared: u32) -> Submission {
         class: Class::Proactive,
         prompt_tokens: prompt,
         shared_tokens: shared,
+        kept_tokens: 0,
         output_tokens_max: 1,
         deadline: None,
         prompt_logits: PromptLogits::LastRow,
@@ -47,6 +48,24 @@ fn a_flow_goes_on_where_it_was() {
     assert_eq!(next, Room::Reserved(110));
     assert_eq!(kv.used, 250);
     kv.release(RequestId(2), &mut actions);
+    assert_eq!(kv.used, 0);
+}
+
+#[test]
+fn kept_state_is_reused_whatever_the_flow_has_and_never_the_last_token() {
+    let mut kv = with_flows(1000, 1000, &[(1, 20)]);
+    let mut actions = Vec::new();
+    let kept = |id, flow, shared, kept_tokens| Submission {
+        kept_tokens,
+        ..call(id, flow, 200, shared)
+    };
+    // More than its flow has, whose cache is given up.
+    let room = kv.reserve(&kept(2, Some(1), 60, 128), 250, &mut actions);
+    assert_eq!((room, kv.used), (Room::Reserved(128), 250));
+    let room = kv.reserve(&kept(3, None, 0, 256), 250, &mut actions);
+    assert_eq!((room, kv.used), (Room::Reserved(199), 500));
+    kv.release(RequestId(2), &mut actions);
+    kv.release(RequestId(3), &mut actions);
     assert_eq!(kv.used, 0);
 }
 

@@ -347,7 +347,7 @@ impl<C: Costs> SingleLane<C> {
 
     /// The rest of a prompt before its first token.
     fn waiting_of(&self, entry: &Entry) -> Option<Waiting> {
-        let reused = entry.submission.shared_tokens.max(entry.own.cached);
+        let reused = entry.submission.known_tokens().max(entry.own.cached);
         (!entry.own.decodes && entry.ending.is_none()).then(|| Waiting {
             class: entry.class(),
             waits_since: entry.waits_since,

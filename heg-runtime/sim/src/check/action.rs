@@ -132,7 +132,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 (there, memory) = (leaving.tokens, leaving.tokens);
             }
         }
-        let own = reused <= there && reused <= submission.shared_tokens && reused < prompt;
+        let of_flow = reused <= there && reused <= submission.shared_tokens;
+        let own = (of_flow || reused <= submission.kept_tokens) && reused < prompt;
         let used = &mut self.world.kv_used;
         *used = *used - u64::from(memory).min(*used) + u64::from(tokens);
         let (used, budget) = (*used, self.world.kv_budget);
@@ -232,6 +233,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         seen.draft = 0;
         seen.prompt_tokens = seen.context();
         seen.submission.shared_tokens = 0;
+        seen.submission.kept_tokens = 0;
         let released = seen.reserved.is_none();
         self.world.leave_aside(id);
         self.require(

@@ -212,6 +212,8 @@ fn submission_text(submission: &Submission) -> String {
         shared_tokens,
         output_tokens_max,
         deadline,
+        // No simulated request has any: the pinned logs stay as they are.
+        kept_tokens: _,
         prompt_logits: _,
     } = submission;
     let flow = flow.map(|FlowId(flow)| flow);

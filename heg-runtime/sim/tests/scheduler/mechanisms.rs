@@ -166,6 +166,7 @@ fn a_long_prompt_that_its_flow_has_is_short() {
             class: Class::Reactive,
             prompt_tokens,
             shared_tokens,
+            kept_tokens: 0,
             output_tokens_max: 1,
             deadline: None,
             prompt_logits: PromptLogits::LastRow,

@@ -209,6 +209,7 @@ impl Script {
             class,
             prompt_tokens,
             shared_tokens: 0,
+            kept_tokens: 0,
             output_tokens_max,
             deadline,
             prompt_logits: PromptLogits::LastRow,

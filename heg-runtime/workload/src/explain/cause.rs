@@ -27,6 +27,8 @@ pub enum SlowCause {
     FlashWrite,
     /// The read of its flow's cache from flash.
     FlashRead,
+    /// The read of its prompt's beginning from kept state.
+    KeptRead,
     /// A full decode batch.
     BatchFull,
     /// The decode iteration that began without it.
@@ -89,6 +91,7 @@ impl SlowCause {
             Self::OwnPrompt | Self::OwnAnswer | Self::Kernel(..) | Self::Iterations(_) => false,
             Self::NextIteration | Self::BatchFull => false,
             Self::WithoutLane(_) | Self::WarmUp | Self::StartedOver | Self::FlashRead => false,
+            Self::KeptRead => false,
             Self::Between => false,
             Self::Prompt(_) | Self::Preempted(_) | Self::Overdue(_) => true,
             Self::Turn | Self::Memory => true,
@@ -113,6 +116,7 @@ impl SlowCause {
             Self::Memory => "memory",
             Self::FlashWrite => "flash write",
             Self::FlashRead => "flash read",
+            Self::KeptRead => "kept read",
             Self::BatchFull => "full batch",
             Self::NextIteration => "next iteration",
             Self::Answers => "answers",

@@ -94,14 +94,19 @@ impl<'i, 't> Path<'i, 't> {
             LaunchOutcome::Done => {}
         }
         let cause = self.good_for(launch);
-        if launch.flash_tokens == 0 {
+        let read = match (launch.flash_tokens, launch.kept_tokens) {
+            (0, 0) => None,
+            (0, _) => Some(SlowCause::KeptRead),
+            _ => Some(SlowCause::FlashRead),
+        };
+        let Some(reading) = read else {
             return vec![Piece::new(span, cause)];
-        }
+        };
         let usual = self.usual(id, launch).unwrap_or_default();
         let (start, end) = span;
         let read = (end.since(launch.start) - usual + launch.start).clamp(start, end);
         vec![
-            Piece::new((start, read), SlowCause::FlashRead),
+            Piece::new((start, read), reading),
             Piece::new((read, end), cause),
         ]
     }
@@ -134,12 +139,12 @@ impl<'i, 't> Path<'i, 't> {
         SlowCause::OwnPrompt
     }
 
-    /// Returns the median time of a request's similar launches without a read from flash, to compare with one that
+    /// Returns the median time of a request's similar launches without a read from flash or kept state, to compare with one that
     /// reads.
     fn usual(&self, id: RequestId, launch: &TracedLaunch) -> Option<Micros> {
         let like = |other: &&TracedLaunch| {
             other.lane == launch.lane
-                && other.flash_tokens == 0
+                && (other.flash_tokens, other.kept_tokens) == (0, 0)
                 && other.outcome == LaunchOutcome::Done
                 && is_like(other.call, launch.call)
         };

@@ -40,6 +40,7 @@ fn ran(id: u64, lane: Lane, (start, end): (u64, u64), flash_tokens: u32) -> Trac
         end: Micros(end),
         outcome: LaunchOutcome::Done,
         flash_tokens,
+        kept_tokens: 0,
     })
 }
 
@@ -97,6 +98,31 @@ fn time_is_traced_back_through_those_that_were_waited_for() {
     );
     insta::assert_snapshot!(format!("{explanation}\n\n{}", explanation.picture(73)));
     insta::assert_snapshot!(serde_json::to_string_pretty(&explanation.to_json()).unwrap());
+}
+
+#[test]
+fn what_came_from_kept_state_is_said_with_its_time() {
+    let mut trace = RunTrace::default();
+    trace.add(arrives(1, Class::Reactive, 0));
+    for (times, kept) in [((0, 34_000), 4096), ((34_000, 37_000), 0)] {
+        let TraceEvent::Launch(launch) = ran(1, Lane::Cpu, times, 0) else {
+            unreachable!("it is a launch");
+        };
+        trace.add(TraceEvent::Launch(TracedLaunch {
+            kept_tokens: kept,
+            ..launch
+        }));
+    }
+    trace.add(TraceEvent::FirstToken(RequestId(1), Micros(37_000)));
+    let explanation = explain(&trace, RequestId(1)).unwrap();
+    let first = explanation.first_token.main().unwrap();
+    assert_eq!(
+        (first.cause, first.time),
+        (SlowCause::KeptRead, Micros(31_000))
+    );
+    let sentence = explanation.to_string();
+    let said = "31.0 ms (83%) reading 4096 tokens of its prompt from kept state";
+    assert!(sentence.contains(said), "{sentence}");
 }
 
 /// An untrusted trace may have any times. Percentages of these did not fit 64 bits.

@@ -47,6 +47,12 @@ pub(super) fn described(
             let device = device(lane);
             format!("in kernels on another lane, since the {device} was lost")
         }
+        SlowCause::KeptRead => {
+            let launches = index.launches_of(own);
+            let tokens = launches.map(|launch| launch.kept_tokens).max();
+            let tokens = tokens.unwrap_or_default();
+            format!("reading {tokens} tokens of its prompt from kept state")
+        }
         other => plain(other).to_owned(),
     };
     let through: BTreeSet<RequestId> = pieces.iter().filter_map(|piece| piece.through).collect();

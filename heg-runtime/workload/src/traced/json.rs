@@ -147,6 +147,9 @@ fn launch_slice(launch: &TracedLaunch) -> Value {
     if launch.flash_tokens > 0 {
         args["flash_tokens"] = launch.flash_tokens.into();
     }
+    if launch.kept_tokens > 0 {
+        args["kept_tokens"] = launch.kept_tokens.into();
+    }
     slice(
         (LANES, launch.lane as u64),
         (title, name(&CLASSES, &launch.class)),

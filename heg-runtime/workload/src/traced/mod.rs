@@ -83,6 +83,8 @@ pub struct TracedLaunch {
     pub outcome: LaunchOutcome,
     /// Number of tokens whose keys and values it read from flash before it ran.
     pub flash_tokens: u32,
+    /// Number of tokens whose keys and values it read from kept state before it ran.
+    pub kept_tokens: u32,
 }
 
 /// The call of a launch.

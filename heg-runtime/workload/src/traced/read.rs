@@ -142,6 +142,7 @@ struct Arguments {
     requests: Option<Vec<u64>>,
     outcome: Option<String>,
     flash_tokens: u32,
+    kept_tokens: u32,
     layer: Option<u32>,
     position: Option<u32>,
     layers: Option<[u32; 2]>,
@@ -236,6 +237,7 @@ impl Entry {
             end,
             outcome,
             flash_tokens: self.args.flash_tokens,
+            kept_tokens: self.args.kept_tokens,
         }))
     }
 

@@ -29,6 +29,10 @@ struct LiveRequest {
     flow: Option<FlowId>,
     /// Number of tokens that its next launch has to read from flash.
     unread_tokens: u32,
+    /// Number of tokens that its next launch has to read from kept state.
+    unread_kept_tokens: u32,
+    /// Number of tokens of its prompt that are in kept state, until it starts over.
+    kept_tokens: u32,
 }
 
 /// Flows whose caches are on flash, or on their way there.
@@ -139,6 +143,7 @@ impl TraceRecorder {
             Action::Restart(id) => {
                 if let Some(live) = self.live.get_mut(id) {
                     live.request.restarted = Some(now);
+                    live.kept_tokens = 0;
                     tell(TraceEvent::Restarted(*id, now));
                 }
             }
@@ -172,6 +177,8 @@ impl TraceRecorder {
             request,
             flow: submission.flow,
             unread_tokens: 0,
+            unread_kept_tokens: 0,
+            kept_tokens: submission.kept_tokens,
         };
         self.live.insert(submission.id, live);
     }
@@ -181,7 +188,10 @@ impl TraceRecorder {
             && let Some(flow) = live.flow
         {
             let was_stored = self.flash.take(flow);
-            live.unread_tokens = if was_stored { reused } else { 0 };
+            // Nothing else is reused of a prompt that has kept state.
+            live.unread_kept_tokens = live.kept_tokens.min(reused);
+            let is_of_flow = was_stored && live.unread_kept_tokens == 0;
+            live.unread_tokens = if is_of_flow { reused } else { 0 };
         }
     }
 
@@ -198,12 +208,13 @@ impl TraceRecorder {
 
     fn launch(&mut self, ticket: Ticket, lane: Lane, work: &Work, now: Micros) {
         let requests = work.requests();
-        let (mut class, mut flash_tokens) = (Class::Proactive, 0);
+        let (mut class, mut flash_tokens, mut kept_tokens) = (Class::Proactive, 0, 0);
         for id in &requests {
             if let Some(live) = self.live.get_mut(id) {
                 live.request.started.get_or_insert(now);
                 class = class.min(live.request.class);
                 flash_tokens += std::mem::take(&mut live.unread_tokens);
+                kept_tokens += std::mem::take(&mut live.unread_kept_tokens);
             }
         }
         let launch = TracedLaunch {
@@ -215,6 +226,7 @@ impl TraceRecorder {
             end: now,
             outcome: LaunchOutcome::Done,
             flash_tokens,
+            kept_tokens,
         };
         self.running.insert(ticket, launch);
     }

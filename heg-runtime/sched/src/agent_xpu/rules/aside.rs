@@ -104,7 +104,7 @@ fn length(view: &dyn View, entry: &Entry) -> Length {
     let is_short = match entry.prefill() {
         Some(prefill) => prefill.chunks() == 0,
         None => {
-            let shared = entry.submission.shared_tokens;
+            let shared = entry.submission.known_tokens();
             entry.prompt_tokens.saturating_sub(shared) < view.model().chunk_tokens
         }
     };

@@ -1,0 +1,356 @@
+//! Kept state: prefixes of prompts that are written to disk when their requests end, and read by later ones, also of
+//! later processes.
+//!
+//! Whoever submits a request looks for its prefix, on its own thread. The lane that runs the request first reads the
+//! pages, as it reads a cache from flash; if one of them is not what it was, the prompt is computed. A thread of its
+//! own writes: it reads a cache at rest a few rows at a time, and gives up when the cache is taken for another call.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use heg_artifacts::SectionId;
+use heg_exec::Loader;
+use heg_exec::mem::{KvCache, KvShape};
+use heg_spec::DeviceClass;
+use heg_state::{
+    KeepEnd, Keeping, KeptPrefix, Miss, PAGE_TOKENS, StateFolder, StateModel, StateOwner,
+};
+
+use super::cache::Shelved;
+use super::program_hash::program_hash;
+use crate::error::EngineError;
+
+/// The kept state of an engine's model. Clones share it.
+#[derive(Clone)]
+pub(super) struct KeptState(Arc<Shared>);
+
+struct Shared {
+    folder: Arc<StateFolder>,
+    shape: KvShape,
+    bundle: SectionId,
+    /// What decides the bits of rows, but for the program.
+    arithmetic: String,
+    model: OnceLock<Option<StateModel>>,
+    counts: Counts,
+}
+
+/// Counts since the start.
+#[derive(Default)]
+struct Counts {
+    found: AtomicU64,
+    absent: AtomicU64,
+    gone: AtomicU64,
+    damaged: AtomicU64,
+    unread: AtomicU64,
+    read_tokens: AtomicU64,
+    read_us: AtomicU64,
+    written_pages: AtomicU64,
+    written_bytes: AtomicU64,
+    given_up_pages: AtomicU64,
+    unwritten: AtomicU64,
+    trouble: Mutex<Option<String>>,
+}
+
+/// What became of kept state since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeptStatus {
+    /// Prompts that began with a kept prefix.
+    pub found: u64,
+    /// Prompts that did not.
+    pub absent: u64,
+    /// Prefixes that were gone when they were to be read.
+    pub gone: u64,
+    /// Prefixes with a damaged page.
+    pub damaged: u64,
+    /// Prefixes that could not be read.
+    pub unread: u64,
+    /// Tokens whose keys and values were read.
+    pub read_tokens: u64,
+    /// Time that it took to read them, in µs.
+    pub read_us: u64,
+    /// Pages that were written.
+    pub written_pages: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// Pages that were given up for others.
+    pub given_up_pages: u64,
+    /// Prompts that were not kept since too many waited to be written, or the disk refused.
+    pub unwritten: u64,
+    /// The latest trouble with the folder.
+    pub trouble: Option<String>,
+}
+
+/// The kept prefix of a prompt, or that there is none. It was looked for on the caller's thread.
+#[derive(Clone, Default)]
+pub struct KeptPrompt(pub(super) Option<KeptRows>);
+
+/// The rows of a kept prefix, to be read into a cache.
+#[derive(Clone)]
+pub(super) struct KeptRows {
+    prefix: Arc<KeptPrefix>,
+    state: KeptState,
+}
+
+/// Hands caches at rest to the thread that writes them.
+pub(super) struct Keeper {
+    orders: SyncSender<Order>,
+    finished: Receiver<()>,
+    state: KeptState,
+}
+
+/// The prompt of a cache at rest that is to be written.
+struct Order {
+    shelved: Shelved,
+    owner: StateOwner,
+    tokens: Vec<u32>,
+}
+
+/// Most prompts that wait to be written; further ones are not kept. Chosen: each costs its tokens only.
+const QUEUED_MAX: usize = 64;
+
+impl KeptState {
+    /// Makes the kept state of a loader's model, whose caches have rows of this shape.
+    ///
+    /// # Errors
+    ///
+    /// The reason why nothing can be kept: bits of other arithmetic than that of our own programs vary with the version
+    /// of a library and with the company that a row has.
+    pub(super) fn new(
+        folder: Arc<StateFolder>,
+        loader: &Loader,
+        shape: KvShape,
+    ) -> Result<Self, String> {
+        if let Some(version) = loader.plugin_version() {
+            return Err(format!(
+                "kernels run on OpenVINO {version}, whose results differ between versions and batches"
+            ));
+        }
+        let mut forms: Vec<String> = Vec::new();
+        for device in &loader.soc().devices {
+            let facts = loader
+                .devices()
+                .iter()
+                .find(|facts| facts.role == device.class);
+            if facts.is_some_and(|facts| facts.missing.is_some()) {
+                continue;
+            }
+            match &device.programs {
+                Some(programs) => forms.push(format!("{:?}", programs.activations)),
+                None => return Err(format!("{} has no programs of ours", role(device.class))),
+            }
+        }
+        forms.sort_unstable();
+        forms.dedup();
+        let arithmetic = format!(
+            "{} {:?} {} {} {:?}",
+            forms.join(" "),
+            shape.element,
+            shape.layers,
+            shape.width,
+            loader.pair().is_some(),
+        );
+        Ok(Self(Arc::new(Shared {
+            folder,
+            shape,
+            bundle: loader.bundle().manifest_id(),
+            arithmetic,
+            model: OnceLock::new(),
+            counts: Counts::default(),
+        })))
+    }
+
+    /// The model of its pages; `None` if this program cannot be told from others. The first call hashes the program.
+    fn model(&self) -> Option<StateModel> {
+        let make = || {
+            let program = program_hash()?;
+            let form = format!("{} {program}", self.0.arithmetic);
+            Some(StateModel {
+                bundle: *self.0.bundle.as_bytes(),
+                form: *SectionId::of(form.as_bytes()).as_bytes(),
+                payload_bytes: (PAGE_TOKENS * self.0.shape.token_bytes()) as u64,
+            })
+        };
+        *self.0.model.get_or_init(make)
+    }
+
+    /// Finds the longest kept prefix of an owner's prompt.
+    pub(super) fn find(&self, owner: StateOwner, prompt: &[u32]) -> Option<KeptRows> {
+        let model = self.model()?;
+        let (prefix, miss) = self.0.folder.find(&model, owner, prompt);
+        if let Some(miss) = miss {
+            self.missed(&miss);
+        }
+        let counts = &self.0.counts;
+        if prefix.tokens() == 0 {
+            counts.absent.fetch_add(1, Relaxed);
+            return None;
+        }
+        counts.found.fetch_add(1, Relaxed);
+        Some(KeptRows {
+            prefix: Arc::new(prefix),
+            state: self.clone(),
+        })
+    }
+
+    fn missed(&self, miss: &Miss) {
+        let counts = &self.0.counts;
+        let count = match miss.kind() {
+            "gone" => &counts.gone,
+            "damaged" => &counts.damaged,
+            _ => &counts.unread,
+        };
+        count.fetch_add(1, Relaxed);
+        self.trouble(heg_exec::chain(miss));
+    }
+
+    fn trouble(&self, why: String) {
+        let trouble = &self.0.counts.trouble;
+        *trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    fn wrote(&self, end: KeepEnd) {
+        let counts = &self.0.counts;
+        counts.written_pages.fetch_add(end.pages, Relaxed);
+        counts.written_bytes.fetch_add(end.bytes, Relaxed);
+        counts.given_up_pages.fetch_add(end.given_up, Relaxed);
+    }
+
+    fn not_written(&self, why: String) {
+        self.0.counts.unwritten.fetch_add(1, Relaxed);
+        self.trouble(why);
+    }
+
+    /// Returns the counts since the start.
+    pub(super) fn status(&self) -> KeptStatus {
+        let counts = &self.0.counts;
+        let trouble = &counts.trouble;
+        KeptStatus {
+            found: counts.found.load(Relaxed),
+            absent: counts.absent.load(Relaxed),
+            gone: counts.gone.load(Relaxed),
+            damaged: counts.damaged.load(Relaxed),
+            unread: counts.unread.load(Relaxed),
+            read_tokens: counts.read_tokens.load(Relaxed),
+            read_us: counts.read_us.load(Relaxed),
+            written_pages: counts.written_pages.load(Relaxed),
+            written_bytes: counts.written_bytes.load(Relaxed),
+            given_up_pages: counts.given_up_pages.load(Relaxed),
+            unwritten: counts.unwritten.load(Relaxed),
+            trouble: trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        }
+    }
+
+    fn keep(&self, order: &Order) {
+        let Some(model) = self.model() else {
+            return self.not_written("this program cannot be told from others".to_owned());
+        };
+        let what = Keeping {
+            model: &model,
+            owner: order.owner,
+            tokens: &order.tokens,
+        };
+        let kept = self
+            .0
+            .folder
+            .keep(what, |page, into| self.fill(order, page, into));
+        match kept {
+            Ok(end) => self.wrote(end),
+            Err(error) => self.not_written(heg_exec::chain(&error)),
+        }
+    }
+
+    /// Reads a page's rows from a cache at rest, those of one half of a layer at a time; returns false if it was taken.
+    fn fill(&self, order: &Order, page: usize, into: &mut [u8]) -> bool {
+        let shape = self.0.shape;
+        let half_bytes = PAGE_TOKENS * shape.row_bytes();
+        let mut halves = shape.halves().zip(into.chunks_exact_mut(half_bytes.max(1)));
+        halves.all(|((layer, half), rows)| {
+            let read = |cache: &KvCache| cache.read_rows(layer, half, page * PAGE_TOKENS, rows);
+            matches!(order.shelved.with(read), Some(Ok(())))
+        })
+    }
+}
+
+impl KeptRows {
+    /// Number of rows.
+    pub(super) fn tokens(&self) -> usize {
+        self.prefix.tokens()
+    }
+
+    /// Reads the first `tokens` rows into a cache.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::KeptState`] if one of the pages is gone or damaged; some rows may have been written.
+    pub(super) fn read(&self, room: &KvCache, tokens: usize) -> Result<(), EngineError> {
+        let KeptState(shared) = &self.state;
+        let start = Instant::now();
+        let read = shared.folder.read(&self.prefix, tokens, &|page, rows| {
+            let first = page * PAGE_TOKENS;
+            room.place_rows((first, tokens.saturating_sub(first).min(PAGE_TOKENS)), rows)
+        });
+        if let Err(miss) = read {
+            self.state.missed(&miss);
+            return Err(miss.into());
+        }
+        let counts = &shared.counts;
+        counts.read_tokens.fetch_add(tokens as u64, Relaxed);
+        counts
+            .read_us
+            .fetch_add(start.elapsed().as_micros() as u64, Relaxed);
+        Ok(())
+    }
+}
+
+impl Keeper {
+    /// Starts the writer.
+    pub(super) fn start(state: KeptState) -> Self {
+        let (orders, waiting) = sync_channel::<Order>(QUEUED_MAX);
+        let (finish, finished) = channel();
+        let writer = state.clone();
+        thread::spawn(move || {
+            // So that no request waits for it.
+            writer.model();
+            waiting.into_iter().for_each(|order| writer.keep(&order));
+            // Nobody may wait for it any more.
+            let _ = finish.send(());
+        });
+        Self {
+            orders,
+            finished,
+            state,
+        }
+    }
+
+    /// Has the whole pages of a cache at rest written, if there are any. Never waits.
+    pub(super) fn keep(&self, shelved: Shelved, owner: StateOwner, tokens: &[u32]) {
+        if tokens.len() < PAGE_TOKENS {
+            return;
+        }
+        let order = Order {
+            shelved,
+            owner,
+            tokens: tokens.to_vec(),
+        };
+        if self.orders.try_send(order).is_err() {
+            self.state
+                .not_written("too many prompts wait to be written".to_owned());
+        }
+    }
+
+    /// Waits until all that was handed over is written, for at most this long.
+    pub(super) fn finish(self, patience: Duration) {
+        drop(self.orders);
+        let _ = self.finished.recv_timeout(patience);
+    }
+}
+
+fn role(class: DeviceClass) -> &'static str {
+    class.name()
+}

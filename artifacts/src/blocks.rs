@@ -5,6 +5,9 @@
 //! against a manifest, and any block can then be checked alone, in any order, wherever it came from. A section of at
 //! most a block is checked by its id and has no values in the list.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
 use crate::content_id::SectionId;
@@ -70,6 +73,31 @@ impl SectionBlocks {
         Ok(Self { values, sections })
     }
 
+    /// Reads the values of some sections, by their index in the manifest, and checks that they add up. A section without
+    /// values is checked as a whole.
+    ///
+    /// Errors: [`Error::BlockList`] for values of another length, [`Error::Corrupt`] with the first section whose values
+    /// do not add up.
+    pub fn read_some(manifest: &Manifest, lists: &BTreeMap<usize, Vec<u8>>) -> Result<Self, Error> {
+        let sections = manifest.sections.iter().enumerate();
+        let values = sections.map(|(index, section)| {
+            let Some(list) = lists.get(&index) else {
+                return Ok(Vec::new());
+            };
+            let expected = block_count(section.bytes).saturating_mul(SectionId::BYTES as u64);
+            let found = list.len() as u64;
+            if expected != found {
+                return Err(Error::BlockList { expected, found });
+            }
+            let (values, _) = list.as_chunks::<{ SectionId::BYTES }>();
+            check_sum(manifest, *section, values).map(|()| values.to_vec())
+        });
+        Ok(Self {
+            values: values.collect::<Result<_, Error>>()?,
+            sections: manifest.sections.clone(),
+        })
+    }
+
     /// The list: all values, one after the other, in the order of the manifest's sections.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.values.iter().flatten().flatten().copied().collect()
@@ -103,6 +131,18 @@ pub fn list_bytes(manifest: &Manifest) -> u64 {
         .map(|section| block_count(section.bytes));
     let blocks = blocks.fold(0_u64, u64::saturating_add);
     blocks.saturating_mul(SectionId::BYTES as u64)
+}
+
+/// Places of the sections' values in the list, in bytes; empty for a section of at most a block.
+pub fn list_ranges(manifest: &Manifest) -> Vec<Range<u64>> {
+    let mut end = 0_u64;
+    let ranges = manifest.sections.iter().map(|section| {
+        let start = end;
+        let bytes = block_count(section.bytes).saturating_mul(SectionId::BYTES as u64);
+        end = end.saturating_add(bytes);
+        start..end
+    });
+    ranges.collect()
 }
 
 /// Number of values that a section has in the list.

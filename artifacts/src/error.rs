@@ -201,6 +201,28 @@ pub enum Error {
         found: u64,
     },
 
+    /// A view of parts is not one that a store writes.
+    #[error("line `{line}` of the view is `{found}`, expected {expected}")]
+    View {
+        /// Line, from 1.
+        line: usize,
+        /// The line, shortened.
+        found: String,
+        /// The valid lines.
+        expected: &'static str,
+    },
+
+    /// A part of a view does not have the part's length.
+    #[error("the part `{}` has `{found}` bytes, expected `{expected}`: fetch its bundle again", path.display())]
+    PartLength {
+        /// The part's file.
+        path: PathBuf,
+        /// Length that the view says, in bytes.
+        expected: u64,
+        /// Length of the file, in bytes.
+        found: u64,
+    },
+
     /// The store's object for a section does not have the section's length.
     #[error("the store holds `{found}` bytes as {part}, expected `{expected}`")]
     ObjectLength {

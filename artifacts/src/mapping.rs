@@ -1,8 +1,8 @@
 //! A file as memory: with `platform`, the only unsafe code of this crate.
 //!
-//! A [`Mapping`] is a read-only view of a whole file (or, for bytes that came from elsewhere, of a read-only anonymous
-//! copy with the same page alignment), with advice for the kernel. The meaning and the correctness of the bytes are the
-//! reader's concern.
+//! A [`Mapping`] is a read-only view of a whole file, of parts side by side that are one, or, for bytes that came from
+//! elsewhere, of a read-only anonymous copy with the same page alignment; with advice for the kernel. The meaning and the
+//! correctness of the bytes are the reader's concern.
 //!
 //! **The promise behind the unsafe blocks:** mapped files are never written in place. This crate only ever creates such
 //! files under another name and renames them; it unlinks, but never shortens or overwrites them. If another program
@@ -14,29 +14,52 @@
 )]
 
 use std::fs::File;
+use std::io::Read;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use memmap2::{Mmap, MmapMut};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::platform;
+use crate::layout::ALIGNMENT;
+use crate::platform::{self, MappedParts};
+use crate::view::{VIEW_BYTES_MAX, VIEW_MAGIC, View};
 
-/// A read-only mapping of a whole file. Dereferences to its bytes, which start at a page boundary.
+/// A read-only mapping of a whole file, or of the parts of a [`View`] as the file that they are. Dereferences to its
+/// bytes, which start at a page boundary.
 ///
 /// Invariants:
 /// - the memory stays mapped, readable and unchanged for as long as the value lives;
-/// - `backing` says truthfully whether pages can be read again from a file.
+/// - `files` are those that pages can be read again from; empty for a copy of bytes.
 #[derive(Debug)]
 pub struct Mapping {
-    map: Mmap,
+    pages: Pages,
     path: PathBuf,
-    backing: Backing,
-    identity: Option<FileIdentity>,
+    files: Vec<MappedFile>,
+    /// Counts the checks: of several files, each check looks at one.
+    checks: AtomicUsize,
     /// Whether its pages stay in memory.
     locked: AtomicBool,
+}
+
+/// The memory of a mapping.
+#[derive(Debug)]
+pub(crate) enum Pages {
+    /// A file, or a copy of bytes.
+    Whole(Mmap),
+    /// Files side by side.
+    Parts(MappedParts),
+}
+
+/// A mapped file, kept open to detect changes.
+#[derive(Debug)]
+struct MappedFile {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+    identity: Option<FileIdentity>,
 }
 
 /// Identity of a file's content, as the file system reports it. While it stays equal, so does the content: every write
@@ -56,13 +79,6 @@ pub struct FileIdentity {
     pub changed: [i64; 2],
 }
 
-#[derive(Debug)]
-enum Backing {
-    /// The file, kept open to detect changes.
-    File(File),
-    Anonymous,
-}
-
 impl FileIdentity {
     /// Identity of the file at `path` now; `None` on systems without file identities.
     ///
@@ -74,13 +90,16 @@ impl FileIdentity {
 }
 
 impl Mapping {
-    /// Maps the file at `path` at its present length. The file may be replaced or unlinked afterwards, but must not be
-    /// changed in place (see the module).
+    /// Maps the file at `path` at its present length; for a [`View`], the parts that it names in the folder `parts`
+    /// beside its own. Files may be replaced or unlinked afterwards, but must not be changed in place (see the module).
     ///
-    /// Errors: [`Error::Io`] if it cannot be opened or mapped, [`Error::File`] if it is not a regular file.
+    /// Errors: [`Error::Io`] if it cannot be opened or mapped, [`Error::File`] if it is not a regular file; of a view also
+    /// [`Error::View`] and [`Error::PartLength`].
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = heg_files::open_regular(path)?;
-        let metadata = file.metadata().map_err(Error::io("inspect", path))?;
+        let file = MappedFile::open(path)?;
+        if let Some(view) = read_view(&file)? {
+            return Self::of_view(path, &view);
+        }
         // SAFETY: the mapping is read-only and shared, so this process cannot write through it. The bytes behind it
         // must not change or vanish while it lives. By the promise in the module's header nothing in this project
         // writes to such a file in place: stores and bundles are written under a temporary name and renamed, and a
@@ -89,14 +108,39 @@ impl Mapping {
         // `check_unchanged`. One that shortens it makes reads behind the new end raise SIGBUS, which ends the process;
         // no memory of ours is exposed or damaged. memmap2 takes the length from this same open file, so a file that
         // was replaced under its name meanwhile cannot give a wrong one.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
-        Ok(Self {
-            map,
+        let map = unsafe { Mmap::map(&file.file) }.map_err(Error::io("map", path))?;
+        Ok(Self::new(Pages::Whole(map), path, vec![file]))
+    }
+
+    fn of_view(path: &Path, view: &View) -> Result<Self, Error> {
+        let store = path.parent().and_then(Path::parent);
+        let parts = store.unwrap_or(Path::new("..")).join("parts");
+        let mut files = Vec::with_capacity(view.parts().len());
+        for part in view.parts() {
+            let file = MappedFile::open(&part.id.path_in(&parts))?;
+            if file.bytes != part.bytes {
+                return Err(Error::PartLength {
+                    path: file.path,
+                    expected: part.bytes,
+                    found: file.bytes,
+                });
+            }
+            files.push(file);
+        }
+        let parts = files.iter().map(|file| (&file.file, file.bytes));
+        let mapped = MappedParts::map(&parts.collect::<Vec<_>>());
+        let mapped = mapped.map_err(Error::io("map the parts of", path))?;
+        Ok(Self::new(Pages::Parts(mapped), path, files))
+    }
+
+    fn new(pages: Pages, path: &Path, files: Vec<MappedFile>) -> Self {
+        Self {
+            pages,
             path: path.to_owned(),
-            backing: Backing::File(file),
-            identity: platform::identity(&metadata),
+            files,
+            checks: AtomicUsize::new(0),
             locked: AtomicBool::new(false),
-        })
+        }
     }
 
     /// A page-aligned, read-only copy of `bytes`, for bytes that are not a file.
@@ -107,56 +151,43 @@ impl Mapping {
         let mut map = MmapMut::map_anon(bytes.len()).map_err(Error::io("map", &path))?;
         map.copy_from_slice(bytes);
         let map = map.make_read_only().map_err(Error::io("map", &path))?;
-        Ok(Self {
-            map,
-            path,
-            backing: Backing::Anonymous,
-            identity: None,
-            locked: AtomicBool::new(false),
-        })
+        Ok(Self::new(Pages::Whole(map), &path, Vec::new()))
     }
 
-    /// Identity of the file when it was opened; `None` for a copy of bytes, and on systems without file
-    /// identities.
-    pub fn identity(&self) -> Option<FileIdentity> {
-        self.identity
+    /// Identities of the file, or of the parts in their order, when they were opened; `None` for a copy of bytes, and on
+    /// systems without file identities.
+    pub fn identities(&self) -> Option<Vec<FileIdentity>> {
+        let identities = self.files.iter().map(|file| file.identity);
+        identities
+            .collect::<Option<Vec<_>>>()
+            .filter(|found| !found.is_empty())
     }
 
-    /// Checks that the file has its old length and was not written to since. Costs one query of the open file, 0.4 µs.
-    /// A change between this check and a read is only detected by the next check.
+    /// Checks that the file has its old length and was not written to since; of several parts one, another in each call.
+    /// Costs one query of the open file, 0.4 µs. A change between this check and a read is only detected by the next
+    /// check.
     ///
     /// Errors: [`Error::Changed`] if it changed, [`Error::Io`] if it cannot be inspected.
     pub fn check_unchanged(&self) -> Result<(), Error> {
-        let Backing::File(file) = &self.backing else {
-            return Ok(());
-        };
-        let metadata = file.metadata().map_err(Error::io("inspect", &self.path))?;
-        // Not the whole identity: renaming, unlinking or linking a file changes one of its times, but no content.
-        let modified = |identity: FileIdentity| identity.modified;
-        let is_same = metadata.len() == self.map.len() as u64
-            && platform::identity(&metadata).map(modified) == self.identity.map(modified);
-        match is_same {
-            true => Ok(()),
-            false => Err(Error::Changed {
-                path: self.path.clone(),
-                mapped: self.map.len() as u64,
-                found: metadata.len(),
-            }),
-        }
+        let turn = self.checks.fetch_add(1, Ordering::Relaxed);
+        let file = turn
+            .checked_rem(self.files.len())
+            .and_then(|turn| self.files.get(turn));
+        file.map_or(Ok(()), MappedFile::check_unchanged)
     }
 
     /// Reads all pages and keeps them in memory for as long as the mapping lives.
     ///
     /// Errors: [`Error::Io`] if the kernel refuses, as it does above a limit.
     pub fn lock(&self) -> Result<(), Error> {
-        platform::lock(&self.map).map_err(Error::io("lock in memory", &self.path))?;
+        platform::lock(&self.pages).map_err(Error::io("lock in memory", &self.path))?;
         self.locked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Advises the system that the file will be read from front to back; has no effect on systems without such advice.
     pub fn will_read_in_order(&self) {
-        platform::will_read_in_order(&self.map);
+        platform::will_read_in_order(&self.pages);
     }
 
     /// Starts to read `range` (bytes of the file) in the background, because it will be needed soon. Returns at once.
@@ -168,7 +199,7 @@ impl Mapping {
         if range.is_empty() || !self.has_file() {
             return Ok(());
         }
-        let advised = platform::will_need(&self.map, range);
+        let advised = platform::will_need(&self.pages, range);
         advised.map_err(Error::io("read ahead in", &self.path))
     }
 
@@ -182,11 +213,11 @@ impl Mapping {
         if range.is_empty() || !self.has_file() || self.locked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        platform::dont_need(&self.map, range).map_err(Error::io("give back pages of", &self.path))
+        platform::dont_need(&self.pages, range).map_err(Error::io("give back pages of", &self.path))
     }
 
     fn has_file(&self) -> bool {
-        matches!(self.backing, Backing::File(_))
+        !self.files.is_empty()
     }
 
     /// The part of `range` that is mapped.
@@ -194,7 +225,7 @@ impl Mapping {
         let clamp = |position| {
             usize::try_from(position)
                 .unwrap_or(usize::MAX)
-                .min(self.map.len())
+                .min(self.len())
         };
         clamp(range.start)..clamp(range.end)
     }
@@ -204,14 +235,73 @@ impl Deref for Mapping {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.map
+        match &self.pages {
+            Pages::Whole(map) => map,
+            Pages::Parts(parts) => parts.bytes(),
+        }
     }
 }
 
 impl AsRef<[u8]> for Mapping {
     fn as_ref(&self) -> &[u8] {
-        &self.map
+        self
     }
+}
+
+impl MappedFile {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let file = heg_files::open_regular(path)?;
+        let metadata = file.metadata().map_err(Error::io("inspect", path))?;
+        Ok(Self {
+            bytes: metadata.len(),
+            identity: platform::identity(&metadata),
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    fn check_unchanged(&self) -> Result<(), Error> {
+        let metadata = self
+            .file
+            .metadata()
+            .map_err(Error::io("inspect", &self.path))?;
+        // Not the whole identity: renaming, unlinking or linking a file changes one of its times, but no content.
+        let modified = |identity: FileIdentity| identity.modified;
+        let is_same = metadata.len() == self.bytes
+            && platform::identity(&metadata).map(modified) == self.identity.map(modified);
+        match is_same {
+            true => Ok(()),
+            false => Err(Error::Changed {
+                path: self.path.clone(),
+                mapped: self.bytes,
+                found: metadata.len(),
+            }),
+        }
+    }
+}
+
+/// Whether this system maps the parts of a view: pages are as long as parts are aligned. Where it does not, a store
+/// keeps whole files.
+pub fn maps_parts() -> bool {
+    platform::page_bytes() == Some(ALIGNMENT)
+}
+
+/// Reads a file if it begins as a view does.
+fn read_view(file: &MappedFile) -> Result<Option<View>, Error> {
+    if file.bytes > VIEW_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    let read = |text: &mut Vec<u8>, bytes: u64| {
+        let read = (&file.file).take(bytes).read_to_end(text);
+        read.map_err(Error::io("read", &file.path))
+    };
+    read(&mut text, VIEW_MAGIC.len() as u64)?;
+    if !View::is_view(&text) {
+        return Ok(None);
+    }
+    read(&mut text, VIEW_BYTES_MAX)?;
+    View::parse(&text).map(Some)
 }
 
 #[cfg(test)]

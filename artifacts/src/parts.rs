@@ -10,10 +10,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
 use heg_spec::{Group, NpuPlatform};
 
 use crate::content_id::SectionId;
+use crate::error::Error;
 use crate::layout::{Extent, Header};
 use crate::manifest::{KernelUse, Manifest, Section};
 use crate::references::{Reference, references};
@@ -70,6 +72,15 @@ impl PartId {
 impl fmt::Display for PartId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl FromStr for PartId {
+    type Err = Error;
+
+    /// Accepts 64 lower-case hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        text.parse().map(Self)
     }
 }
 

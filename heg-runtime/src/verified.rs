@@ -1,8 +1,8 @@
 //! Remembers the bundles that were verified on this machine, so that later starts need not hash them again.
 //!
 //! A bundle's first start hashes every section before its use. After that, a small note in the cache folder says
-//! that the bundle with this manifest, in the file with this identity (device, inode, length, times), was correct.
-//! As long as the identity is the same, the file was neither written nor replaced, and its sections are taken to be
+//! that the bundle with this manifest, in the file with this identity (device, inode, length, times) or in parts with
+//! these, was correct. As long as the identity is the same, the file was neither written nor replaced, and its sections are taken to be
 //! correct. Silent corruption on the disk is found only by `heg verify`, which never uses the notes. Since a note
 //! saves the hashing, it is trusted only in a folder, and from a file, that nobody else can write to.
 
@@ -20,8 +20,8 @@ use heg_exec::ExecError;
 pub fn trust_if_verified(bundle: &Bundle, cache: &OwnFolder) -> bool {
     let known = bundle
         .mapping()
-        .identity()
-        .is_some_and(|identity| recall(bundle, cache) == Some(identity));
+        .identities()
+        .is_some_and(|identities| recall(bundle, cache) == Some(identities));
     if known {
         bundle.trust_sections();
     }
@@ -32,18 +32,28 @@ pub fn trust_if_verified(bundle: &Bundle, cache: &OwnFolder) -> bool {
 /// last seconds is not remembered: another change within the clock's tick would go unseen. A failure to write the
 /// cache is no error; the next start hashes again.
 pub fn remember(bundle: &Bundle, cache: &OwnFolder) -> Result<(), RuntimeError> {
-    let Some(identity) = bundle.mapping().identity() else {
+    let Some(identities) = bundle.mapping().identities() else {
         return Ok(());
     };
-    if recall(bundle, cache) == Some(identity) || is_recent(identity) {
+    let is_known = recall(bundle, cache).as_ref() == Some(&identities);
+    if is_known || identities.iter().copied().any(is_recent) {
         return Ok(());
     }
     for section in &bundle.manifest().sections {
         bundle.section(section.id).map_err(ExecError::Section)?;
     }
     // Without the note a later start takes longer, nothing else.
-    let _ = write(bundle, cache, identity);
+    let _ = write(bundle, cache, &identities);
     Ok(())
+}
+
+/// Remembers a bundle whose every byte was checked while it was written, under names that nobody else writes to: nothing
+/// is hashed, now or at the first start. Recent files count, since no later write can have the same name.
+pub fn remember_checked(bundle: &Bundle, cache: &OwnFolder) {
+    if let Some(identities) = bundle.mapping().identities() {
+        // Without the note the first start takes longer, nothing else.
+        let _ = write(bundle, cache, &identities);
+    }
 }
 
 /// Returns the cache folder: `HEG_CACHE_DIR`, else the user's cache folder, created if missing; `None` if there is
@@ -72,22 +82,23 @@ fn note(bundle: &Bundle) -> String {
     format!("{}.json", bundle.manifest_id())
 }
 
-fn recall(bundle: &Bundle, cache: &OwnFolder) -> Option<FileIdentity> {
+fn recall(bundle: &Bundle, cache: &OwnFolder) -> Option<Vec<FileIdentity>> {
     let folder = cache.folder(FOLDER).ok()?;
     let text = folder.read(&note(bundle), NOTE_BYTES_MAX).ok()??;
     serde_json::from_slice(&text).ok()
 }
 
-fn write(bundle: &Bundle, cache: &OwnFolder, identity: FileIdentity) -> Result<(), FileError> {
-    // The identity is all numbers, so serialising it cannot fail.
-    let text = serde_json::to_vec(&identity).unwrap_or_default();
+fn write(bundle: &Bundle, cache: &OwnFolder, identities: &[FileIdentity]) -> Result<(), FileError> {
+    // Identities are all numbers, so serialising them cannot fail.
+    let text = serde_json::to_vec(identities).unwrap_or_default();
     cache.folder(FOLDER)?.write(&note(bundle), &[&text])
 }
 
 const FOLDER: &str = "verified";
 
-/// Seven numbers take 200 bytes.
-const NOTE_BYTES_MAX: u64 = 4096;
+/// Seven numbers take 200 bytes, and a bundle of a store has hundreds of parts, or thousands in an order that no writer
+/// makes.
+const NOTE_BYTES_MAX: u64 = 4 << 20;
 
 fn is_recent(identity: FileIdentity) -> bool {
     let changed = u64::try_from(identity.changed[0]).unwrap_or(0);
@@ -122,7 +133,7 @@ mod tests {
 
     /// Remembers a bundle as if its file were old.
     fn remember_old(bundle: &Bundle, cache: &OwnFolder) {
-        write(bundle, cache, bundle.mapping().identity().unwrap()).unwrap();
+        write(bundle, cache, &bundle.mapping().identities().unwrap()).unwrap();
     }
 
     fn entry(bundle: &Bundle, cache: &OwnFolder) -> PathBuf {

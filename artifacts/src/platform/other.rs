@@ -2,28 +2,45 @@
 //!
 //! Without an identity nothing can be remembered about a file, so that its content is checked every time.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 
-use memmap2::Mmap;
-
-use crate::mapping::FileIdentity;
+use crate::mapping::{FileIdentity, Pages};
 
 pub(crate) fn identity(_metadata: &Metadata) -> Option<FileIdentity> {
     None
 }
 
-pub(crate) fn will_read_in_order(_map: &Mmap) {}
+/// Files mapped side by side, which this system has no means for.
+#[derive(Debug)]
+pub(crate) enum MappedParts {}
 
-pub(crate) fn will_need(_map: &Mmap, _range: Range<usize>) -> io::Result<()> {
+impl MappedParts {
+    pub(crate) fn map(_parts: &[(&File, u64)]) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match *self {}
+    }
+}
+
+/// Unknown, and not needed.
+pub(crate) fn page_bytes() -> Option<u64> {
+    None
+}
+
+pub(crate) fn will_read_in_order(_map: &Pages) {}
+
+pub(crate) fn will_need(_map: &Pages, _range: Range<usize>) -> io::Result<()> {
     Ok(())
 }
 
-pub(crate) fn lock(_map: &Mmap) -> io::Result<()> {
+pub(crate) fn lock(_map: &Pages) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-pub(crate) fn dont_need(_map: &Mmap, _range: Range<usize>) -> io::Result<()> {
+pub(crate) fn dont_need(_map: &Pages, _range: Range<usize>) -> io::Result<()> {
     Ok(())
 }

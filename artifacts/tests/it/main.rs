@@ -20,4 +20,5 @@ mod reject_groups;
 mod reject_manifest;
 mod store;
 mod tiny;
+mod view;
 mod write;

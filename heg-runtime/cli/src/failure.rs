@@ -51,6 +51,10 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprint!("{}", render(error));
+    #[cfg(feature = "ship")]
+    if crate::ship::is_finding(error) {
+        return ExitCode::FAILURE;
+    }
     if error.is::<Finding>() {
         return ExitCode::FAILURE;
     }
@@ -92,6 +96,10 @@ fn status(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<ExecError>() {
         return error.exit_status();
     }
+    #[cfg(feature = "ship")]
+    if let Some(status) = crate::ship::status(error) {
+        return status;
+    }
     if error.is::<InputError>() {
         ExitStatus::Input
     } else {
@@ -101,6 +109,10 @@ fn status(error: &anyhow::Error) -> ExitStatus {
 
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(|cause| {
+        #[cfg(feature = "ship")]
+        if let Some(hint) = crate::ship::hint(cause) {
+            return Some(hint);
+        }
         let exec = match cause.downcast_ref() {
             Some(RuntimeError::Exec(error)) => Some(error),
             _ => cause.downcast_ref(),

@@ -19,10 +19,12 @@ use heg_spec::Group;
 use programs::View;
 use serde::Serialize;
 
+use crate::options::located;
+
 /// Arguments of `heg inspect`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The bundle
+    /// The bundle: a file, or a name that `heg list` shows
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
     /// Print the whole manifest, or what `--kernels`, `--program` or `--partition` shows, as JSON
@@ -57,7 +59,7 @@ struct Report<'m> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let loaded = Loaded::open(&arguments.bundle)?;
+    let loaded = Loaded::open(&located(&arguments.bundle)?)?;
     if arguments.kernels {
         return kernels::run(&loaded, &arguments.question, arguments.json);
     }

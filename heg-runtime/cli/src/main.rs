@@ -18,6 +18,8 @@ mod profile;
 mod run;
 mod score;
 mod serve;
+#[cfg(feature = "ship")]
+mod ship;
 mod state;
 mod terminal;
 mod text_guard;
@@ -64,6 +66,9 @@ enum Command {
     BenchServe(bench_serve::Arguments),
     /// Measure each kernel on this machine, for predictions
     Profile(profile::Arguments),
+    #[cfg(feature = "ship")]
+    #[command(flatten)]
+    Ship(ship::Command),
     /// Make prompts and compile forms for the process that starts this one
     #[command(hide = true)]
     TextWorker,
@@ -86,6 +91,8 @@ impl Command {
             Self::State(_) | Self::Explain(_) | Self::TextWorker | Self::GpuExaminer { .. } => {
                 false
             }
+            #[cfg(feature = "ship")]
+            Self::Ship(_) => false,
         }
     }
 }
@@ -136,6 +143,8 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Explain(arguments) => explain::run(arguments),
         Command::BenchServe(arguments) => bench_serve::run(arguments),
         Command::Profile(arguments) => profile::run(arguments),
+        #[cfg(feature = "ship")]
+        Command::Ship(command) => ship::run(command),
         Command::GpuExaminer { question } => {
             println!(
                 "{}",

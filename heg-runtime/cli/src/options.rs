@@ -20,7 +20,7 @@ const AUTO: &str = "auto";
 /// Where to run.
 #[derive(Args)]
 pub(crate) struct Machine {
-    /// The bundle
+    /// The bundle: a file, or a name that `heg list` shows
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
     /// Devices to run on: `auto`, a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-gpu`, `host-cpu-gpu`, `host-roles`, `host-roles-openvino`, `host-pair`, `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`) or a .ron file. `auto` is `host-cpu`, or `host-cpu-gpu` where `heg doctor --gpu` has found a GPU, not emulated, that computes what CPU programs compute; it says on standard error what it chose and why
@@ -39,8 +39,8 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Opens the bundle. Its sections are hashed on first use, unless this file was verified before.
-    pub(crate) fn open(&self) -> Result<Loaded, RuntimeError> {
-        let loaded = Loaded::open(&self.bundle)?;
+    pub(crate) fn open(&self) -> anyhow::Result<Loaded> {
+        let loaded = Loaded::open(&located(&self.bundle)?)?;
         if self.lock_weights {
             loaded.lock_weights()?;
         }
@@ -152,6 +152,15 @@ impl Machine {
             ..ExecutorOptions::default()
         }
     }
+}
+
+/// Returns the file of a bundle that was asked for by its path or, where there is a store, by a name of it. A name is
+/// looked for on this machine alone.
+pub(crate) fn located(bundle: &Path) -> anyhow::Result<PathBuf> {
+    #[cfg(feature = "ship")]
+    return crate::ship::located(bundle);
+    #[cfg(not(feature = "ship"))]
+    return Ok(bundle.to_owned());
 }
 
 /// Prints the descents to standard error. Call it once, before the first output.

@@ -14,11 +14,12 @@ use heg_runtime::{ExecError, Loaded, read_soc, verified};
 use serde_json::json;
 
 use crate::failure::{Finding, input};
+use crate::options::located;
 
 /// Arguments of `heg profile`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The bundle
+    /// The bundle: a file, or a name that `heg list` shows
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
     /// Devices to measure: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-roles`) or a .ron file
@@ -55,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.chunk == 0 || arguments.context == 0 {
         return Err(input("`--chunk` and `--context` must be at least 1"));
     }
-    let loaded = Loaded::open(&arguments.bundle)?;
+    let loaded = Loaded::open(&located(&arguments.bundle)?)?;
     let cache = verified::cache_folder()?;
     if let Some(cache) = &cache {
         verified::trust_if_verified(loaded.bundle(), cache);

@@ -1,0 +1,70 @@
+//! Bundles on their way to devices, and the store where they arrive.
+//!
+//! A bundle travels as an OCI artifact whose layers, one behind the other, are its file: through any registry, as a layout
+//! in a folder, or as the file itself. What moves is what a device lacks: whole parts that it does not have, and of those
+//! only the blocks that no other bundle there has. Every block is hashed while it arrives, against values that add up to
+//! the ids of sections, which the bundle's manifest names, which a publisher signs ([`heg_trust`]). So a registry, a
+//! mirror or a stick is trusted with nothing but availability.
+//!
+//! Everything waits and nothing is asynchronous: threads ask for ranges and hash what they read. Nothing is fetched,
+//! replaced or deleted unasked. The page of this crate is `SHIP.md`.
+//!
+//! ```no_run
+//! use heg_ship::{Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Registry};
+//! # fn progress() -> &'static dyn heg_ship::Progress { unimplemented!() }
+//!
+//! let store = DeviceStore::open("/var/lib/heg".as_ref())?;
+//! let trust = MachineTrust::read(&["/etc/heg/trust.ron".into()], heg_ship::now())?;
+//! let name: ModelName = "registry.acme.example/chat:stable".parse()?;
+//! let registry = Registry::new(&name, Credentials::default(), &[])?;
+//! let pull = Pull {
+//!     store: &store,
+//!     trust: &trust,
+//!     name: &name,
+//!     slice: None,
+//!     agrees: &|_| false,
+//!     examine: &|_| Ok(()),
+//!     keep: 1,
+//!     options: FetchOptions::default(),
+//!     progress: progress(),
+//! };
+//! if let Some(pulled) = pull.from_source(&registry, name.tag())? {
+//!     let bundle = store.bundle(pulled.held.bundle)?;
+//!     println!("{}: {} sections", pulled.model, bundle.manifest().sections.len());
+//! }
+//! # Ok::<(), heg_ship::ShipError>(())
+//! ```
+
+mod artifact;
+mod error;
+mod fetch;
+mod name;
+mod names;
+mod oci;
+mod offer;
+mod partial;
+mod plan;
+mod platform;
+mod prune;
+mod pull;
+mod push;
+mod registry;
+mod source;
+mod statement;
+mod store;
+mod trust;
+
+pub use error::{ShipError, ShipErrorKind};
+pub use fetch::{FetchOptions, Progress};
+pub use name::ModelName;
+pub use names::{Held, NameRecord, SignedRelease};
+pub use oci::{DOCUMENT_BYTES_MAX, Descriptor, Digest, ImageManifest, Index, Tagged};
+pub use plan::Amounts;
+pub use prune::Garbage;
+pub use pull::{Pull, Pulled};
+pub use push::{Pushed, export_file, export_layout, release_slices};
+pub use registry::{Credentials, Registry};
+pub use source::{Layout, Source, is_layout};
+pub use statement::{Statement, now};
+pub use store::{DeviceStore, StoreLock};
+pub use trust::{Accepted, MachineTrust, TrustState};

@@ -1,0 +1,377 @@
+//! A bundle on its way to this machine: trust, plan, transfer, and last of all its name.
+
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use heg_artifacts::{Bundle, SectionId};
+use heg_trust::{Purpose, RELEASE_BYTES_MAX, TrustError, Word};
+
+use crate::error::ShipError;
+use crate::fetch::{FetchOptions, Progress, fetch};
+use crate::name::ModelName;
+use crate::names::{Held, SIGNATURE_BYTES_MAX, SIGNATURES_MAX, SignedRelease};
+use crate::oci::{Descriptor, Digest, ImageManifest, SLICE, Tagged};
+use crate::offer::{DEFAULT_SLICE, Offer, claimed};
+use crate::plan::{Amounts, Plan};
+use crate::source::{Source, whole_blob};
+use crate::store::{DeviceStore, PARTIAL};
+use crate::trust::{Accepted, MachineTrust};
+
+/// A transfer to this machine.
+pub struct Pull<'p> {
+    /// The store.
+    pub store: &'p DeviceStore,
+    /// The policy.
+    pub trust: &'p MachineTrust,
+    /// Name that the bundle gets.
+    pub name: &'p ModelName,
+    /// Wanted kind of devices; `None` for the first that is offered without blobs.
+    pub slice: Option<&'p str>,
+    /// Asked where the policy leaves it to a person.
+    pub agrees: &'p dyn Fn(&TrustError) -> bool,
+    /// Asked before the name moves, with the path by which the bundle is opened; a reason keeps the name where it is.
+    pub examine: &'p dyn Fn(&Path) -> Result<(), ShipError>,
+    /// Number of bundles that the name stood for and that are kept.
+    pub keep: usize,
+    /// How the transfer is made.
+    pub options: FetchOptions,
+    /// Told what happens.
+    pub progress: &'p dyn Progress,
+}
+
+/// The outcome of a transfer.
+#[derive(Debug, Clone)]
+pub struct Pulled {
+    /// What the name stands for now.
+    pub held: Held,
+    /// What it stood for before; `None` for a new name.
+    pub before: Option<Held>,
+    /// Name of the model, for people.
+    pub model: String,
+    /// The decision about it.
+    pub accepted: Accepted,
+    /// Bytes of the bundle.
+    pub amounts: Amounts,
+    /// Bytes that came from the source, documents included.
+    pub moved_bytes: u64,
+    /// Requests that brought them.
+    pub requests: u64,
+    /// Names of the parts that were not here.
+    pub changed_parts: Vec<String>,
+}
+
+impl Pull<'_> {
+    /// Brings the bundle under a tag of a source. Returns `None` if the name stands for just that already.
+    ///
+    /// Errors: every variant of [`ShipError`] but those of pushing. The name then stands for what it stood for, and what
+    /// arrived is kept for the next try.
+    pub fn from_source(&self, source: &dyn Source, tag: &str) -> Result<Option<Pulled>, ShipError> {
+        let source = Counted::new(source);
+        let place = source.place();
+        let before = self.store.name(self.name)?.map(|record| record.now);
+        let bytes = source.tagged(tag)?;
+        let index = Digest::of(&bytes);
+        if let Some(held) = before.as_ref().filter(|held| held.index == Some(index))
+            && self.slice.is_none_or(|slice| slice == held.slice)
+            && self.store.bundle_path(held.bundle).is_some()
+            && self.is_complete(held.bundle)?
+        {
+            return Ok(None);
+        }
+        let manifest = match Tagged::parse(&bytes, &place)? {
+            Tagged::Manifest(manifest) => manifest,
+            Tagged::Index(index) => {
+                let chosen = self.choose(&index.manifests)?;
+                let bytes = source.manifest(&chosen.digest)?;
+                if Digest::of(&bytes) != chosen.digest {
+                    let message = format!(
+                        "its digest is `{}`, expected `{}`",
+                        Digest::of(&bytes),
+                        chosen.digest
+                    );
+                    return Err(ShipError::document("the manifest", &place, message));
+                }
+                ImageManifest::parse(&bytes, &place)?
+            }
+        };
+        let (bundle, slice) = claimed(&manifest, &place)?;
+        let signed = signed_release(&source, &manifest)?;
+        let accepted = self.decide(bundle, signed.as_ref())?;
+        let offer = Offer::of_artifact(&source, &manifest, bundle)?;
+        let held = |agreed| Held {
+            slice,
+            index: Some(index),
+            agreed,
+            ..new_held(bundle, offer.head.file_bytes())
+        };
+        let pulled = self.bring(
+            &offer,
+            held(accepted.agreed),
+            before,
+            signed.as_ref(),
+            accepted,
+        )?;
+        Ok(Some(Pulled {
+            moved_bytes: source.bytes.load(Ordering::Relaxed),
+            requests: source.requests.load(Ordering::Relaxed),
+            ..pulled
+        }))
+    }
+
+    /// Brings a bundle's file, with the statement beside it if there is one.
+    ///
+    /// Errors: as [`Pull::from_source`].
+    pub fn from_file(&self, path: &Path) -> Result<Pulled, ShipError> {
+        let bundle = Bundle::open(path).map_err(ShipError::bundle(path.display()))?;
+        let signed = SignedRelease::beside(path)?;
+        let accepted = self.decide(bundle.manifest_id(), signed.as_ref())?;
+        let before = self.store.name(self.name)?.map(|record| record.now);
+        let offer = Offer::of_file(path, &bundle)?;
+        let platforms = heg_artifacts::platforms(bundle.manifest());
+        let held = Held {
+            slice: match platforms.iter().next() {
+                Some(platform) => format!("npu-{platform}"),
+                None => DEFAULT_SLICE.to_owned(),
+            },
+            agreed: accepted.agreed,
+            ..new_held(bundle.manifest_id(), offer.head.file_bytes())
+        };
+        self.bring(&offer, held, before, signed.as_ref(), accepted)
+    }
+
+    fn is_complete(&self, bundle: SectionId) -> Result<bool, ShipError> {
+        let view = self.store.view(bundle)?;
+        Ok(view.is_some_and(|view| {
+            let mut parts = view.parts().iter();
+            parts.all(|part| self.store.has_part(part.id, part.bytes))
+        }))
+    }
+
+    /// The entry for the wanted slice.
+    fn choose<'d>(&self, entries: &'d [Descriptor]) -> Result<&'d Descriptor, ShipError> {
+        let slice_of =
+            |entry: &Descriptor| entry.annotation(SLICE).unwrap_or(DEFAULT_SLICE).to_owned();
+        let wanted = self.slice.unwrap_or(DEFAULT_SLICE);
+        let exact = entries.iter().find(|entry| slice_of(entry) == wanted);
+        let first = match self.slice {
+            Some(_) => None,
+            None => entries.first(),
+        };
+        exact.or(first).ok_or_else(|| {
+            let found: Vec<String> = entries
+                .iter()
+                .map(|entry| format!("`{}`", slice_of(entry)))
+                .collect();
+            ShipError::NoSlice {
+                name: self.name.to_string(),
+                expected: wanted.to_owned(),
+                found: match found.is_empty() {
+                    true => "none".to_owned(),
+                    false => found.join(", "),
+                },
+            }
+        })
+    }
+
+    fn decide(
+        &self,
+        bundle: SectionId,
+        signed: Option<&SignedRelease>,
+    ) -> Result<Accepted, ShipError> {
+        let seen = self.store.seen()?.of(&self.name.signed_name());
+        self.trust.decide(
+            self.name,
+            bundle,
+            signed,
+            &seen,
+            Purpose::Update,
+            self.agrees,
+        )
+    }
+
+    /// Brings the parts of an accepted offer, and lets the name stand for it.
+    fn bring(
+        &self,
+        offer: &Offer<'_>,
+        held: Held,
+        before: Option<Held>,
+        signed: Option<&SignedRelease>,
+        accepted: Accepted,
+    ) -> Result<Pulled, ShipError> {
+        let say = || {
+            self.progress
+                .say("another command changes the store: waiting for it")
+        };
+        let _lock = self.store.lock(&say)?;
+        let plan = Plan::new(self.store, offer)?;
+        self.progress.planned(&plan.amounts);
+        let (arrived, fetched) = fetch(offer, &plan, &self.options, self.progress);
+        fetched.map_err(|source| self.interrupted(source, &plan.amounts, arrived))?;
+        let mut changed_parts = Vec::new();
+        for partial in &plan.partials {
+            let Some(part) = offer.parts.get(partial.part) else {
+                continue;
+            };
+            if part.sections.is_empty() {
+                // The head was read whole and checked.
+                let written = crate::platform::write_at(&partial.file, offer.head.bytes(), 0);
+                written.map_err(ShipError::io("write", &partial.path))?;
+            }
+            self.store.put_part(part.id, &partial.path, &partial.file)?;
+            changed_parts.push(part.name.clone());
+        }
+        self.store.put_view(held.bundle, &offer.parts)?;
+        if let Some(path) = self.store.bundle_path(held.bundle) {
+            (self.examine)(&path)?;
+        }
+        let mut held = held;
+        held.release = signed
+            .map(|signed| self.store.put_release(signed))
+            .transpose()?;
+        if let Word::Signed { release, .. } = &accepted.word {
+            held.number = Some(release.number);
+            held.version = Some(release.version.clone());
+            self.store.note_release(self.name, &accepted.word)?;
+        }
+        self.store.point(self.name, held.clone(), self.keep)?;
+        Ok(Pulled {
+            held,
+            before,
+            model: offer.manifest().model.name.clone(),
+            accepted,
+            amounts: plan.amounts,
+            moved_bytes: arrived,
+            requests: 0,
+            changed_parts,
+        })
+    }
+
+    /// What is here after a transfer that broke off. A lie or a full disk is told as such.
+    fn interrupted(&self, source: ShipError, amounts: &Amounts, arrived: u64) -> ShipError {
+        if !source.may_pass() {
+            return source;
+        }
+        let here = amounts.here_bytes.saturating_add(arrived);
+        let percent = here.saturating_mul(100).checked_div(amounts.bundle_bytes);
+        ShipError::Interrupted {
+            name: self.name.to_string(),
+            percent: percent.unwrap_or(0),
+            source: Box::new(source),
+        }
+    }
+}
+
+impl DeviceStore {
+    /// Partial files that transfers left, with their room on the disk in bytes.
+    ///
+    /// Errors: [`ShipError::Io`].
+    pub fn partial_bytes(&self) -> Result<u64, ShipError> {
+        Ok(self.files_below(PARTIAL)?.values().sum())
+    }
+}
+
+fn new_held(bundle: SectionId, bytes: u64) -> Held {
+    Held {
+        bundle,
+        bytes,
+        slice: DEFAULT_SLICE.to_owned(),
+        index: None,
+        release: None,
+        number: None,
+        version: None,
+        agreed: false,
+        went_back: false,
+    }
+}
+
+/// The statement in a manifest, and its signatures.
+fn signed_release(
+    source: &dyn Source,
+    manifest: &ImageManifest,
+) -> Result<Option<SignedRelease>, ShipError> {
+    let fetched = |blob: &Descriptor, most_bytes: u64| match blob.embedded() {
+        Some(bytes) => Ok(bytes),
+        None => whole_blob(source, blob, most_bytes),
+    };
+    let Some(release) = manifest.files(RELEASE_FILE).next() else {
+        return Ok(None);
+    };
+    let signatures = manifest.files(SIGNATURE_FILE).take(SIGNATURES_MAX);
+    let signatures = signatures.map(|blob| fetched(blob, SIGNATURE_BYTES_MAX));
+    Ok(Some(SignedRelease {
+        release: fetched(release, RELEASE_BYTES_MAX)?,
+        signatures: signatures.collect::<Result<_, _>>()?,
+    }))
+}
+
+/// A source that counts what comes from it.
+struct Counted<'s> {
+    inner: &'s dyn Source,
+    bytes: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl<'s> Counted<'s> {
+    fn new(inner: &'s dyn Source) -> Self {
+        Self {
+            inner,
+            bytes: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    fn document(&self, bytes: Result<Vec<u8>, ShipError>) -> Result<Vec<u8>, ShipError> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let bytes = bytes?;
+        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+}
+
+impl Source for Counted<'_> {
+    fn place(&self) -> String {
+        self.inner.place()
+    }
+
+    fn tagged(&self, tag: &str) -> Result<Vec<u8>, ShipError> {
+        self.document(self.inner.tagged(tag))
+    }
+
+    fn manifest(&self, digest: &Digest) -> Result<Vec<u8>, ShipError> {
+        self.document(self.inner.manifest(digest))
+    }
+
+    fn blob(
+        &self,
+        digest: &Digest,
+        range: Range<u64>,
+        deadline: Duration,
+    ) -> Result<Box<dyn Read + '_>, ShipError> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let reader = self.inner.blob(digest, range, deadline)?;
+        Ok(Box::new(CountedReader {
+            reader,
+            bytes: &self.bytes,
+        }))
+    }
+}
+
+struct CountedReader<'s> {
+    reader: Box<dyn Read + 's>,
+    bytes: &'s AtomicU64,
+}
+
+impl Read for CountedReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// Names of the files with a publisher's statement and its signatures.
+pub(crate) const RELEASE_FILE: &str = "release.json";
+pub(crate) const SIGNATURE_FILE: &str = "release.json.minisig";

@@ -1,0 +1,257 @@
+//! A registry: OCI's distribution interface over HTTP, as a source and as a target of bundles.
+
+mod auth;
+mod client;
+mod credentials;
+
+use std::io::Read;
+use std::ops::Range;
+use std::time::Duration;
+
+use heg_artifacts::Bundle;
+
+use crate::artifact::OutgoingBlob;
+use crate::error::{RECEIVE, ShipError};
+use crate::fetch::Progress;
+use crate::name::ModelName;
+use crate::names::SignedRelease;
+use crate::oci::{DOCUMENT_BYTES_MAX, Digest, INDEX_TYPE, MANIFEST_TYPE};
+use crate::push::{Pushed, Target, push};
+use crate::source::{SHORT_DEADLINE, Source};
+
+use client::{Answer, Client, Request};
+pub use credentials::Credentials;
+
+/// A repository of a registry.
+pub struct Registry {
+    client: Client,
+    host: String,
+    repository: String,
+}
+
+impl Registry {
+    /// The repository of a name. `plain_http` are hosts besides this machine that are asked without TLS.
+    ///
+    /// Errors: [`ShipError::Name`] for a name without a host, [`ShipError::Address`] if the system's certificates cannot
+    /// be read.
+    pub fn new(
+        name: &ModelName,
+        credentials: Credentials,
+        plain_http: &[String],
+    ) -> Result<Self, ShipError> {
+        let host = name.host().ok_or_else(|| ShipError::Name {
+            found: name.to_string(),
+            expected: "one with a registry, like `registry.example/chat:2026.11`",
+        })?;
+        Ok(Self {
+            client: Client::new(credentials, plain_http)?,
+            host: host.to_owned(),
+            repository: name.repository().to_owned(),
+        })
+    }
+
+    /// Sends the slices of bundles under a tag. What the registry has already is not sent.
+    ///
+    /// Errors: [`ShipError::Bundle`], [`ShipError::TrustFile`], and those of requests.
+    pub fn push(
+        &self,
+        tag: &str,
+        bundles: &[Bundle],
+        signed: Option<&SignedRelease>,
+        progress: &dyn Progress,
+    ) -> Result<Pushed, ShipError> {
+        push(self, tag, bundles, signed, progress)
+    }
+
+    fn url(&self, rest: &str) -> String {
+        let scheme = self.client.scheme(&self.host);
+        format!("{scheme}://{}/v2/{}/{rest}", self.host, self.repository)
+    }
+
+    fn request<'r>(
+        &'r self,
+        method: &'static str,
+        url: &'r str,
+        action: &'static str,
+    ) -> Request<'r> {
+        Request {
+            method,
+            url,
+            registry: &self.host,
+            repository: &self.repository,
+            action,
+            headers: Vec::new(),
+            deadline: SHORT_DEADLINE,
+        }
+    }
+
+    fn document(&self, reference: &str) -> Result<Vec<u8>, ShipError> {
+        let url = self.url(&format!("manifests/{reference}"));
+        let mut request = self.request("GET", &url, PULL);
+        let accepted = format!("{INDEX_TYPE}, {MANIFEST_TYPE}");
+        request.headers.push(("Accept", accepted));
+        let answer = self.client.send(&request)?;
+        match answer.status {
+            200 => answer.read(DOCUMENT_BYTES_MAX),
+            404 => Err(ShipError::Missing {
+                what: format!("`{}:{reference}`", self.repository),
+                place: self.host.clone(),
+            }),
+            _ => Err(answer.unexpected("200")),
+        }
+    }
+}
+
+/// The right to read, and that to write, as registries call them.
+const PULL: &str = "pull";
+const PUSH: &str = "pull,push";
+
+impl Source for Registry {
+    fn place(&self) -> String {
+        format!("{}/{}", self.host, self.repository)
+    }
+
+    fn tagged(&self, tag: &str) -> Result<Vec<u8>, ShipError> {
+        self.document(tag)
+    }
+
+    fn manifest(&self, digest: &Digest) -> Result<Vec<u8>, ShipError> {
+        self.document(&digest.to_string())
+    }
+
+    fn blob(
+        &self,
+        digest: &Digest,
+        range: Range<u64>,
+        deadline: Duration,
+    ) -> Result<Box<dyn Read + '_>, ShipError> {
+        if range.is_empty() {
+            return Ok(Box::new(std::io::empty()));
+        }
+        let url = self.url(&format!("blobs/{digest}"));
+        let mut request = self.request("GET", &url, PULL);
+        let asked = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+        request.headers.push(("Range", asked));
+        request.deadline = deadline;
+        let answer = self.client.send(&request)?;
+        let length = range.end.saturating_sub(range.start);
+        match answer.status {
+            206 => {
+                answer.check_range(&range)?;
+                Ok(Box::new(answer.reader().take(length)))
+            }
+            // The server does not know ranges: what comes before is read through.
+            200 => {
+                let mut reader = answer.reader();
+                let before =
+                    std::io::copy(&mut (&mut reader).take(range.start), &mut std::io::sink());
+                let before = before.map_err(ShipError::io(RECEIVE, self.place()))?;
+                match before == range.start {
+                    true => Ok(Box::new(reader.take(length))),
+                    false => {
+                        let cut = std::io::ErrorKind::UnexpectedEof.into();
+                        Err(ShipError::io(RECEIVE, self.place())(cut))
+                    }
+                }
+            }
+            404 => Err(ShipError::Missing {
+                what: format!("blob `{digest}`"),
+                place: self.place(),
+            }),
+            _ => Err(answer.unexpected("206")),
+        }
+    }
+}
+
+impl Target for Registry {
+    fn has(&self, digest: &Digest) -> Result<bool, ShipError> {
+        let url = self.url(&format!("blobs/{digest}"));
+        let answer = self.client.send(&self.request("HEAD", &url, PUSH))?;
+        match answer.status {
+            200 => Ok(true),
+            404 => Ok(false),
+            _ => Err(answer.unexpected("200 or 404")),
+        }
+    }
+
+    fn put(&self, blob: &OutgoingBlob<'_>, progress: &dyn Progress) -> Result<(), ShipError> {
+        let url = self.url("blobs/uploads/");
+        let mut request = self.request("POST", &url, PUSH);
+        request.headers.push(("Content-Length", "0".to_owned()));
+        let answer = self.client.send(&request)?;
+        if answer.status != 202 {
+            return Err(answer.unexpected("202"));
+        }
+        let place = answer.location()?;
+        let separator = if place.contains('?') { '&' } else { '?' };
+        let url = format!("{place}{separator}digest={digest}", digest = blob.digest);
+        let mut request = self.request("PUT", &url, PUSH);
+        request
+            .headers
+            .push(("Content-Type", "application/octet-stream".to_owned()));
+        request.deadline = UPLOAD_DEADLINE;
+        let mut content = ToldReader {
+            content: blob.content.reader(),
+            progress,
+        };
+        let answer = self.client.upload(&request, blob.bytes, &mut content)?;
+        match answer.status {
+            201 => Ok(()),
+            _ => Err(answer.unexpected("201")),
+        }
+    }
+
+    fn put_manifest(
+        &self,
+        tag: Option<&str>,
+        media_type: &str,
+        bytes: &[u8],
+    ) -> Result<(), ShipError> {
+        let reference = tag.map_or_else(|| Digest::of(bytes).to_string(), str::to_owned);
+        let url = self.url(&format!("manifests/{reference}"));
+        let mut request = self.request("PUT", &url, PUSH);
+        request
+            .headers
+            .push(("Content-Type", media_type.to_owned()));
+        let answer = self
+            .client
+            .upload(&request, bytes.len() as u64, &mut &*bytes)?;
+        match answer.status {
+            201 => Ok(()),
+            _ => Err(answer.unexpected("201")),
+        }
+    }
+}
+
+/// Tells how much was read of it.
+struct ToldReader<'p, R> {
+    content: R,
+    progress: &'p dyn Progress,
+}
+
+impl<R: Read> Read for ToldReader<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.content.read(buffer)?;
+        self.progress.arrived(read as u64);
+        Ok(read)
+    }
+}
+
+impl Answer<'_> {
+    /// Compares the range that came with the one that was asked for.
+    fn check_range(&self, range: &Range<u64>) -> Result<(), ShipError> {
+        let found = self.header("Content-Range").unwrap_or_default();
+        let expected = format!("bytes {}-{}/", range.start, range.end.saturating_sub(1));
+        match found.starts_with(&expected) {
+            true => Ok(()),
+            false => {
+                let found: String = found.chars().take(80).collect();
+                let message = format!("`Content-Range` is `{found}`, expected `{expected}…`");
+                Err(ShipError::document("the answer", self.url(), message))
+            }
+        }
+    }
+}
+
+/// Longest time for one blob on its way to a registry. Chosen: 512 MiB at 150 KB/s.
+const UPLOAD_DEADLINE: Duration = Duration::from_secs(3600);

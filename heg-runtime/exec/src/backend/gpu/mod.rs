@@ -73,10 +73,12 @@ fn open(
 ) -> Result<Opened, String> {
     let mut options = GpuOptions::from_environment();
     options.name = gpu.name.clone().or(options.name);
+    let failed = |error| chain(&error);
+    let found = GpuDevice::find(&options).map_err(failed)?;
     if let Some(examiner) = examiner {
-        options.known = examiner.findings(&options, activations, bundle)?;
+        options.known = examiner.findings(&found.info(), &options, activations, bundle)?;
     }
-    let device = GpuDevice::open(&options).map_err(|error| chain(&error))?;
+    let device = found.open(&options).map_err(failed)?;
     match device.fidelity() {
         Fidelity::Equal => {
             let modules = device.take_modules(bundle);

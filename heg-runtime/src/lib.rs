@@ -42,5 +42,5 @@ pub use heg_exec::{
     RungSource, profile, summary, verdicts,
 };
 pub use heg_text as text;
-pub use load::{Loaded, TextFiles, TextSource};
+pub use load::{Loaded, TextFiles, TextSource, gpu_process};
 pub use spec_file::{read_policy, read_soc};

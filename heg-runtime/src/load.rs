@@ -15,7 +15,7 @@ use heg_spec::{Policy, Soc};
 use crate::error::RuntimeError;
 use crate::platform::{lockable_bytes, memory_bytes};
 use heg_engine::{Engine, EngineOptions, annotations};
-use heg_exec::{Executor, ExecutorOptions, GpuExaminer, Loader};
+use heg_exec::{Executor, ExecutorOptions, GpuExaminer, GpuProcess, Loader};
 use heg_files::OwnFolder;
 use heg_text::{ChatTemplate, Tokenizer};
 
@@ -141,11 +141,9 @@ impl Loaded {
         arguments: Vec<OsString>,
     ) -> Result<Loader, RuntimeError> {
         let examiner = GpuExaminer {
-            program,
-            arguments,
+            process: gpu_process(program, arguments),
             bundle: self.path.clone(),
             cache,
-            patience: EXAMINATION_MAX,
         };
         let bundle = Arc::clone(&self.bundle);
         Ok(Loader::open_examined(bundle, soc.clone(), &examiner)?)
@@ -180,6 +178,15 @@ impl Loaded {
                 path: self.path.clone(),
                 source,
             })
+    }
+}
+
+/// The process that examines GPUs: `program` with `arguments`, as in [`examined_loader`](Loaded::examined_loader).
+pub fn gpu_process(program: PathBuf, arguments: Vec<OsString>) -> GpuProcess {
+    GpuProcess {
+        program,
+        arguments,
+        patience: EXAMINATION_MAX,
     }
 }
 

@@ -5,11 +5,9 @@
 //! first with weights where they lie, then with a copy of them. What was found is kept beside the verdicts, by the identity
 //! of device and driver, and by the bundle. An error that may pass is not kept, and a device that failed is not used.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
@@ -20,30 +18,39 @@ use heg_gpu::{
 use heg_spec::Activations;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Said, ended_within};
 use crate::error::{ExecError, chain};
-use crate::platform::{Ended, ended};
+use crate::gpu_process::{GpuProcess, NoAnswer};
+use crate::gpu_report::report;
 use crate::verdict_file::{self, FOLDER};
 
 /// A program that examines GPUs for a bundle, and the folder in which its findings are kept.
 #[derive(Debug, Clone)]
 pub struct GpuExaminer {
-    /// Path of the executable.
-    pub program: PathBuf,
-    /// Arguments that make it call [`examine`], before those of this crate.
-    pub arguments: Vec<OsString>,
+    /// The program.
+    pub process: GpuProcess,
     /// The bundle's file.
     pub bundle: PathBuf,
     /// The cache folder.
     pub cache: OwnFolder,
-    /// The longest time of an examination.
-    pub patience: Duration,
 }
 
-/// The questions of an examination, as one argument of the examiner's process.
+/// A question, as one argument of the examiner's process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub(crate) enum Question {
+    /// Whether a device runs a bundle, and how.
+    Bundle(BundleQuestion),
+    /// What a device is like.
+    Device {
+        /// Part of the name of the device or of its driver.
+        gpu: Option<String>,
+    },
+}
+
+/// The question whether a device runs a bundle.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Question {
+pub(crate) struct BundleQuestion {
     bundle: PathBuf,
     /// Part of the name of the device or of its driver.
     gpu: Option<String>,
@@ -97,95 +104,36 @@ struct File {
     sight: Sight,
 }
 
-/// The outcome of one process.
-enum Answer {
-    Usable(Found),
-    /// The process was ended by the driver, or did not end: the driver will do so again.
-    Fatal(String),
-    /// An error that may pass.
-    Error(String),
-}
-
 impl GpuExaminer {
     /// Returns the findings about a device, or the reason why it is not used.
     pub(crate) fn findings(
         &self,
+        info: &GpuInfo,
         options: &GpuOptions,
         activations: Activations,
         bundle: &Bundle,
     ) -> Result<GpuFindings, String> {
-        let info = GpuDevice::find(options).map_err(|error| chain(&error))?;
-        let name = file_name(bundle, &info);
+        let name = file_name(bundle, info);
         if let Some(known) = recall(&self.cache, &name) {
             return known.taken();
         }
-        let ask = |sharing| self.ask(options, activations, sharing);
-        let mut answer = ask(KnownSharing::Imported);
-        if !matches!(answer, Answer::Usable(_)) {
-            answer = ask(KnownSharing::Copied);
-        }
-        let sight = match answer {
-            Answer::Usable(found) => Sight::Usable(found),
-            Answer::Fatal(reason) => Sight::Refused(format!("{}: {reason}", info.name)),
-            Answer::Error(reason) => return Err(format!("{}: {reason}", info.name)),
+        let ask = |sharing| {
+            self.process.ask(&Question::Bundle(BundleQuestion {
+                bundle: self.bundle.clone(),
+                gpu: options.name.clone(),
+                activations,
+                sharing,
+                cache: self.cache.path().to_owned(),
+            }))
+        };
+        let found = ask(KnownSharing::Imported).or_else(|_| ask(KnownSharing::Copied));
+        let sight = match found {
+            Ok(found) => Sight::Usable(found),
+            Err(NoAnswer::Fatal(reason)) => Sight::Refused(format!("{}: {reason}", info.name)),
+            Err(NoAnswer::Error(reason)) => return Err(format!("{}: {reason}", info.name)),
         };
         self.remember(&name, &sight);
         sight.taken()
-    }
-
-    /// Has a process run the bundle on the device.
-    fn ask(&self, options: &GpuOptions, activations: Activations, sharing: KnownSharing) -> Answer {
-        let question = Question {
-            bundle: self.bundle.clone(),
-            gpu: options.name.clone(),
-            activations,
-            sharing,
-            cache: self.cache.path().to_owned(),
-        };
-        let text = match serde_json::to_string(&question) {
-            Ok(text) => text,
-            Err(error) => return Answer::Error(error.to_string()),
-        };
-        let mut command = Command::new(&self.program);
-        let command = command.args(&self.arguments).arg(text);
-        let command = command.stdin(Stdio::null());
-        let started = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        match started {
-            Ok(process) => self.answer_of(process),
-            Err(error) => {
-                let program = self.program.display();
-                Answer::Error(format!("its examiner `{program}` does not start: {error}"))
-            }
-        }
-    }
-
-    fn answer_of(&self, mut process: Child) -> Answer {
-        let said = Said::listen(&mut process);
-        let Some(status) = ended_within(&mut process, self.patience) else {
-            let seconds = self.patience.as_secs();
-            return Answer::Fatal(format!(
-                "its driver did not end within {seconds} s in the process that examined it"
-            ));
-        };
-        let Said { out, errors } = said;
-        match ended(status) {
-            Ended::Well => {
-                let said = out.last().unwrap_or_default();
-                match serde_json::from_str(&said) {
-                    Ok(found) => Answer::Usable(found),
-                    Err(error) => Answer::Error(format!(
-                        "its examiner said `{said}`, expected findings: {error}"
-                    )),
-                }
-            }
-            Ended::Crashed(how) => Answer::Fatal(format!(
-                "its driver ended the process that examined it ({how})"
-            )),
-            Ended::Otherwise(how) => Answer::Error(errors.last().unwrap_or(how)),
-        }
     }
 
     /// Keeps an outcome. Where that fails, a later start examines the device again.
@@ -290,8 +238,8 @@ fn file_name(bundle: &Bundle, info: &GpuInfo) -> String {
     format!("{}{}.json", prefix(bundle), identity.short())
 }
 
-/// The examiner's side: runs a bundle's programs on a device, in passes of few rows and of many, and returns what to print of
-/// the device, on a line of its own.
+/// The examiner's side: runs a bundle's programs on a device, in passes of few rows and of many, or probes a device, and
+/// returns what to print of it, on a line of its own.
 ///
 /// # Errors
 ///
@@ -301,17 +249,21 @@ pub fn examine(argument: &OsStr) -> Result<String, ExecError> {
     let wrong = |error: serde_json::Error| ExecError::Examination {
         message: format!("the question is `{text}`: {error}"),
     };
-    let question: Question = serde_json::from_str(&text).map_err(wrong)?;
     let failed = |error: heg_gpu::GpuError| ExecError::Examination {
         message: chain(&error),
     };
-    let bundle = Bundle::open(&question.bundle).map_err(ExecError::Section)?;
-    let found = run(&question, Arc::new(bundle)).map_err(failed)?;
+    let said = match serde_json::from_str(&text).map_err(wrong)? {
+        Question::Bundle(question) => {
+            let bundle = Bundle::open(&question.bundle).map_err(ExecError::Section)?;
+            serde_json::to_string(&run(&question, Arc::new(bundle)).map_err(failed)?)
+        }
+        Question::Device { gpu } => serde_json::to_string(&report(gpu).map_err(failed)?),
+    };
     // All of it is plain, which JSON can always represent.
-    Ok(serde_json::to_string(&found).unwrap_or_default())
+    Ok(said.unwrap_or_default())
 }
 
-fn run(question: &Question, bundle: Arc<Bundle>) -> Result<Found, heg_gpu::GpuError> {
+fn run(question: &BundleQuestion, bundle: Arc<Bundle>) -> Result<Found, heg_gpu::GpuError> {
     let mut options = GpuOptions::from_environment();
     options.name = question.gpu.clone().or(options.name);
     options.known.sharing = match question.sharing {
@@ -359,6 +311,8 @@ const FILE_BYTES_MAX: u64 = 1 << 16;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn found(sharing: KnownSharing) -> Found {
@@ -378,11 +332,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = OwnFolder::create(folder.path()).unwrap();
         let examiner = GpuExaminer {
-            program: PathBuf::new(),
-            arguments: Vec::new(),
+            process: GpuProcess {
+                program: PathBuf::new(),
+                arguments: Vec::new(),
+                patience: Duration::ZERO,
+            },
             bundle: PathBuf::new(),
             cache,
-            patience: Duration::ZERO,
         };
         for sight in [
             Sight::Usable(found(KnownSharing::Imported)),
@@ -406,47 +362,5 @@ mod tests {
             std::fs::write(&path, wrong).unwrap();
             assert_eq!(recall(&examiner.cache, "gpu-x"), None);
         }
-    }
-
-    /// A process that runs a line of the shell instead of a driver.
-    #[cfg(unix)]
-    fn told(line: &str) -> Answer {
-        let folder = tempfile::tempdir().unwrap();
-        let examiner = GpuExaminer {
-            program: PathBuf::from("/bin/sh"),
-            arguments: vec!["-c".into(), line.into()],
-            bundle: PathBuf::new(),
-            cache: OwnFolder::create(folder.path()).unwrap(),
-            patience: Duration::from_millis(500),
-        };
-        examiner.ask(
-            &GpuOptions::default(),
-            Activations::I8,
-            KnownSharing::Imported,
-        )
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn however_the_process_ends_it_is_told_as_an_answer() {
-        let expected = found(KnownSharing::Imported);
-        let line = serde_json::to_string(&expected).unwrap();
-        let usable = told(&format!("echo noise; echo '{line}'"));
-        assert!(matches!(usable, Answer::Usable(found) if found == expected));
-        let text = |answer| match answer {
-            Answer::Fatal(reason) => format!("fatal: {reason}"),
-            Answer::Error(reason) => format!("error: {reason}"),
-            Answer::Usable(found) => format!("{found:?}"),
-        };
-        let lines = [
-            "kill -ABRT $$",
-            "kill -KILL $$",
-            "exec sleep 60",
-            "echo no memory >&2; exit 4",
-            "exit 4",
-            "echo nonsense",
-        ];
-        let told = lines.map(|line| format!("{line}\n  {}", text(told(line))));
-        insta::assert_snapshot!(told.join("\n"));
     }
 }

@@ -4,7 +4,7 @@
 //! device that has another one now was not examined.
 
 use heg_files::OwnFolder;
-use heg_gpu::{Fidelity, GpuDevice, GpuInfo};
+use heg_gpu::GpuInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ExecError;
@@ -32,22 +32,13 @@ struct File {
 }
 
 impl GpuVerdict {
-    /// The verdict on a device that was probed.
-    pub fn of(device: &GpuDevice) -> Self {
-        let GpuInfo {
-            name,
-            identity,
-            kind,
-            ..
-        } = device.info();
+    /// The verdict on a device whose results differ so from those of CPU programs, or do not.
+    pub fn new(info: &GpuInfo, differs: Option<String>) -> Self {
         Self {
-            name,
-            identity,
-            is_software: kind == "software",
-            differs: match device.fidelity() {
-                Fidelity::Equal => None,
-                Fidelity::Close { reason } => Some(reason.clone()),
-            },
+            name: info.name.clone(),
+            identity: info.identity.clone(),
+            is_software: info.kind == "software",
+            differs,
         }
     }
 

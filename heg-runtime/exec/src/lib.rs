@@ -16,6 +16,8 @@ mod every_row;
 mod executor;
 mod form;
 mod gpu_examiner;
+mod gpu_process;
+mod gpu_report;
 mod gpu_verdict;
 mod kernels;
 mod ladder;
@@ -46,6 +48,8 @@ pub use duty::Duty;
 pub use error::{ExecError, ExitStatus, Loss, chain};
 pub use executor::{Descents, Executor, ExecutorOptions, Sequence};
 pub use gpu_examiner::{GpuExaminer, examine};
+pub use gpu_process::GpuProcess;
+pub use gpu_report::{GpuFailure, GpuReport};
 pub use gpu_verdict::GpuVerdict;
 pub use ladder::{
     Descent, DescentStep, DeviceFacts, GpuFacts, Misfit, NpuFacts, Reason, Rung, RungSource,

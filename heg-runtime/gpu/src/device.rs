@@ -120,6 +120,12 @@ pub struct GpuInfo {
     pub lacks: Option<&'static str>,
 }
 
+/// A device of this machine that was chosen, and computes nothing yet.
+pub struct FoundGpu {
+    instance: Arc<Instance>,
+    candidate: Candidate,
+}
+
 /// A device that was probed.
 pub struct GpuDevice {
     pub(crate) pipelines: Pipelines,
@@ -139,51 +145,27 @@ impl GpuDevice {
         Ok(candidates.iter().map(info).collect())
     }
 
-    /// Returns the device that [`open`](Self::open) would open, which computes nothing yet.
+    /// Looks for the device that is asked for.
     ///
     /// # Errors
     ///
     /// [`GpuError::NoLoader`] and [`GpuError::NoDevice`] where there is none, and what the loader says.
-    pub fn find(options: &GpuOptions) -> Result<GpuInfo, GpuError> {
-        let candidates = Instance::load(false)?.candidates()?;
-        choose(candidates, options.name.as_deref()).map(|found| info(&found))
+    pub fn find(options: &GpuOptions) -> Result<FoundGpu, GpuError> {
+        let instance = Instance::load(options.validation)?;
+        let candidate = choose(instance.candidates()?, options.name.as_deref())?;
+        Ok(FoundGpu {
+            instance,
+            candidate,
+        })
     }
 
     /// Opens the device that is asked for, and probes it.
     ///
     /// # Errors
     ///
-    /// [`GpuError::NoLoader`] and [`GpuError::NoDevice`] where there is none, and what its driver says.
+    /// Those of [`find`](Self::find), and what the device's driver says.
     pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
-        let instance = Instance::load(options.validation)?;
-        let candidate = choose(instance.candidates()?, options.name.as_deref())?;
-        let maps_own_memory = options.treatment != Treatment::Discrete;
-        let device = Device::open(&instance, &candidate, maps_own_memory)?;
-        let pipelines = Pipelines::new(&device)?;
-        let probe = match options.known.arithmetic {
-            Some(arithmetic) => Probe::known(arithmetic, candidate.floats),
-            None => probe(&pipelines)?,
-        };
-        let is_discrete = match options.treatment {
-            Treatment::Own => candidate.kind == "discrete",
-            treatment => treatment == Treatment::Discrete,
-        };
-        // Pages of the host are behind a bus that is tens of times slower than memory of its own.
-        let sharing = match options.known.sharing {
-            _ if is_discrete => Sharing::Copied,
-            Some(known) => known,
-            None => sharing::try_import(&pipelines, probe.arithmetic),
-        };
-        Ok(Self {
-            pipelines,
-            probe,
-            sharing,
-            is_wide: match options.treatment {
-                Treatment::Own => candidate.kind != "software",
-                Treatment::Processor => false,
-                Treatment::Discrete => true,
-            },
-        })
+        Self::find(options)?.open(options)
     }
 
     /// Name, driver and versions.
@@ -315,6 +297,49 @@ impl GpuDevice {
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         self.pipelines.device()
+    }
+}
+
+impl FoundGpu {
+    /// Name, driver and versions.
+    pub fn info(&self) -> GpuInfo {
+        info(&self.candidate)
+    }
+
+    /// Opens and probes it.
+    ///
+    /// # Errors
+    ///
+    /// Error of the driver.
+    pub fn open(&self, options: &GpuOptions) -> Result<GpuDevice, GpuError> {
+        let candidate = &self.candidate;
+        let maps_own_memory = options.treatment != Treatment::Discrete;
+        let device = Device::open(&self.instance, candidate, maps_own_memory)?;
+        let pipelines = Pipelines::new(&device)?;
+        let probe = match options.known.arithmetic {
+            Some(arithmetic) => Probe::known(arithmetic, candidate.floats),
+            None => probe(&pipelines)?,
+        };
+        let is_discrete = match options.treatment {
+            Treatment::Own => candidate.kind == "discrete",
+            treatment => treatment == Treatment::Discrete,
+        };
+        // Pages of the host are behind a bus that is tens of times slower than memory of its own.
+        let sharing = match options.known.sharing {
+            _ if is_discrete => Sharing::Copied,
+            Some(known) => known,
+            None => sharing::try_import(&pipelines, probe.arithmetic),
+        };
+        Ok(GpuDevice {
+            pipelines,
+            probe,
+            sharing,
+            is_wide: match options.treatment {
+                Treatment::Own => candidate.kind != "software",
+                Treatment::Processor => false,
+                Treatment::Discrete => true,
+            },
+        })
     }
 }
 

@@ -30,7 +30,9 @@ mod vulkan;
 mod weights;
 
 pub use arithmetic::{Arithmetic, Means};
-pub use device::{GpuDevice, GpuFindings, GpuInfo, GpuOptions, ModuleOrigin, Sharing, Treatment};
+pub use device::{
+    FoundGpu, GpuDevice, GpuFindings, GpuInfo, GpuOptions, ModuleOrigin, Sharing, Treatment,
+};
 pub use error::GpuError;
 pub use kept::KeptPipelines;
 pub use lookup::{EmbeddingCall, GatherCall};

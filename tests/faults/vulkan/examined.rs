@@ -8,7 +8,7 @@ use std::time::Duration;
 use heg_artifacts::Bundle;
 use heg_files::OwnFolder;
 use heg_runtime::exec::{
-    Executor, ExecutorOptions, GpuExaminer, Loader, clear_quarantine, summary,
+    Executor, ExecutorOptions, GpuExaminer, GpuProcess, Loader, clear_quarantine, summary,
 };
 use heg_spec::shipped;
 use heg_tests::greedy;
@@ -22,11 +22,13 @@ const MINUTES: Duration = Duration::from_secs(240);
 /// An examiner with a cache folder.
 pub(super) fn examiner(cache: &Path, patience: Duration) -> GpuExaminer {
     GpuExaminer {
-        program: env!("CARGO_BIN_EXE_tests_gpu_examiner").into(),
-        arguments: Vec::new(),
+        process: GpuProcess {
+            program: env!("CARGO_BIN_EXE_tests_gpu_examiner").into(),
+            arguments: Vec::new(),
+            patience,
+        },
         bundle: gpu_bundle().to_owned(),
         cache: OwnFolder::create(cache).unwrap(),
-        patience,
     }
 }
 

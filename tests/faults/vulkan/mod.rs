@@ -62,6 +62,7 @@ impl Seen {
         let mut seen = Self::default();
         for entry in layer.record().unwrap() {
             match entry {
+                VkEntry::Instance => {}
                 VkEntry::Device => seen.devices += 1,
                 VkEntry::Fault { name, .. } => seen.faults.push(name),
                 VkEntry::End(counts) => seen.ends.push(counts),

@@ -35,6 +35,8 @@ pub struct VkCounts {
 /// A line of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VkEntry {
+    /// Vulkan was asked for the machine's devices.
+    Instance,
     /// A device was made.
     Device,
     /// A fault happened.
@@ -74,6 +76,7 @@ impl VkEntry {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         match words.next()? {
+            "instance" => Some(Self::Instance),
             "device" => Some(Self::Device),
             "fault" => Some(Self::Fault {
                 name: words.next()?.to_owned(),
@@ -127,6 +130,7 @@ impl VkCounts {
 impl fmt::Display for VkEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Instance => f.write_str("instance"),
             Self::Device => f.write_str("device"),
             Self::Fault { name, submission } => write!(f, "fault {name} {submission}"),
             Self::End(counts) => {
@@ -154,7 +158,12 @@ mod tests {
             name: "late".to_owned(),
             submission: 3,
         };
-        for entry in [VkEntry::Device, fault, VkEntry::End(counts)] {
+        for entry in [
+            VkEntry::Instance,
+            VkEntry::Device,
+            fault,
+            VkEntry::End(counts),
+        ] {
             assert_eq!(VkEntry::parse(&entry.to_string()), Some(entry));
         }
         assert_eq!(VkEntry::parse("end 1 2"), None);

@@ -1,32 +1,26 @@
-//! `heg doctor --gpu`: the device, its driver, and the distance of its results from those of the CPU programs. What
-//! it finds is remembered, for `--soc auto`.
+//! `heg doctor --gpu`: the device, its driver, and the distance of its results from those of the CPU programs. Another
+//! process computes on it, so a driver that crashes is a line of the report. What is found is remembered, for `--soc auto`.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
+use anyhow::Context;
 use heg_artifacts::plain::escape;
-use heg_gpu::{Fidelity, GpuDevice, GpuError, GpuInfo, GpuOptions, Sharing};
-use heg_runtime::exec::GpuVerdict;
-use heg_runtime::{RuntimeError, verified};
+use heg_gpu::{GpuDevice, GpuInfo, GpuOptions};
+use heg_runtime::exec::{ExecError, GpuFailure, GpuReport, GpuVerdict};
+use heg_runtime::{RuntimeError, gpu_process, verified};
 use serde::Serialize;
+
+use crate::GPU_EXAMINER;
 
 #[derive(Serialize)]
 struct Report {
     device: Device,
-    /// Agreement with the CPU programs: `equal` or `close`.
+    /// Agreement with the CPU programs: `equal`, `close`, or `none` where the driver failed.
     results: &'static str,
-    /// Differences from the results of the CPU programs, if there are any.
-    differ: Option<String>,
-    fma: String,
-    division: String,
-    root: String,
-    /// Whether dot products of bytes use the device's instruction for them.
-    dots: bool,
-    /// Access to weights: `imported` or `copied`.
-    weights: &'static str,
-    cases: usize,
-    /// Operations, each with the number of cases in which its bits differed.
-    wrong: BTreeMap<&'static str, usize>,
+    /// The failure of the driver, if it failed.
+    failed: Option<String>,
+    #[serde(flatten)]
+    found: Option<GpuReport>,
     /// All devices that the loader lists.
     devices: Vec<Device>,
 }
@@ -54,53 +48,61 @@ impl From<GpuInfo> for Device {
     }
 }
 
-/// Runs the command; a machine without a GPU that can run programs is an error with the reason.
+/// Runs the command; a machine without a GPU that can run programs is an error with the reason, and so is a driver that
+/// failed, behind the report.
 pub(super) fn run(name: &str, json: bool) -> anyhow::Result<()> {
     let mut options = GpuOptions::from_environment();
     if !name.is_empty() {
         options.name = Some(name.to_owned());
     }
-    let device = GpuDevice::open(&options)?;
-    let report = examine(&device)?;
-    if let Some(cache) = verified::cache_folder()? {
-        GpuVerdict::of(&device)
-            .remember(&cache)
-            .map_err(RuntimeError::from)?;
-    }
+    let info = GpuDevice::find(&options)?.info();
+    let this = std::env::current_exe().context("find the program that examines GPUs")?;
+    let found = gpu_process(this, vec![GPU_EXAMINER.into()]).probe(&options);
+    remember(&info, &found)?;
+    let report = Report::new(info, &found)?;
     let mut out = std::io::stdout().lock();
     match json {
         true => writeln!(out, "{}", serde_json::to_string(&report)?)?,
         false => write!(out, "{}", report.text())?,
     }
+    match found {
+        Ok(_) => Ok(()),
+        Err(GpuFailure { reason, .. }) => {
+            Err(RuntimeError::from(ExecError::Examination { message: reason }).into())
+        }
+    }
+}
+
+/// Remembers what a later start would find again.
+fn remember(info: &GpuInfo, found: &Result<GpuReport, GpuFailure>) -> anyhow::Result<()> {
+    let differs = match found {
+        Ok(report) => report.differs.clone(),
+        Err(failure) if failure.is_lasting => Some(failure.reason.clone()),
+        Err(_) => return Ok(()),
+    };
+    if let Some(cache) = verified::cache_folder()? {
+        let verdict = GpuVerdict::new(info, differs);
+        verdict.remember(&cache).map_err(RuntimeError::from)?;
+    }
     Ok(())
 }
 
-fn examine(device: &GpuDevice) -> Result<Report, GpuError> {
-    let probe = device.probe();
-    let (results, differ) = match device.fidelity() {
-        Fidelity::Equal => ("equal", None),
-        Fidelity::Close { reason } => ("close", Some(reason.clone())),
-    };
-    let arithmetic = probe.arithmetic;
-    Ok(Report {
-        results,
-        differ,
-        fma: arithmetic.fma.to_string(),
-        division: arithmetic.division.to_string(),
-        root: arithmetic.root.to_string(),
-        dots: arithmetic.dots,
-        weights: match device.sharing() {
-            Sharing::Imported => "imported",
-            Sharing::Copied => "copied",
-        },
-        cases: probe.cases,
-        wrong: probe.wrong.iter().copied().collect(),
-        devices: GpuDevice::list()?.into_iter().map(Device::from).collect(),
-        device: device.info().into(),
-    })
-}
-
 impl Report {
+    fn new(info: GpuInfo, found: &Result<GpuReport, GpuFailure>) -> anyhow::Result<Self> {
+        let failure = found.as_ref().err();
+        Ok(Self {
+            results: match found {
+                Ok(report) if report.differs.is_none() => "equal",
+                Ok(_) => "close",
+                Err(_) => "none",
+            },
+            failed: failure.map(|failure| escape(&failure.reason).to_string()),
+            found: found.as_ref().ok().cloned(),
+            devices: GpuDevice::list()?.into_iter().map(Device::from).collect(),
+            device: info.into(),
+        })
+    }
+
     fn text(&self) -> String {
         let Device {
             name,
@@ -109,20 +111,17 @@ impl Report {
             vulkan,
             ..
         } = &self.device;
-        let differ = self.differ.as_deref();
-        let differ = differ.map_or(String::new(), |differ| format!(": {differ}"));
-        let dots = if self.dots { "instruction" } else { "products" };
+        let differs = self.found.as_ref().and_then(|it| it.differs.as_ref());
+        let why = self.failed.as_ref().or(differs);
+        let why = why.map_or(String::new(), |why| format!(": {why}"));
         let mut text = format!(
             "device    {name}, {kind}, Vulkan {vulkan}\n\
              driver    {driver}\n\
-             results   {}{differ}\n\
-             fma       {}\ndivision  {}\nroot      {}\ndots      {dots}\n\
-             weights   {}\n",
-            self.results, self.fma, self.division, self.root, self.weights
+             results   {}{why}\n",
+            self.results
         );
-        for (operation, wrong) in self.wrong.iter().filter(|(_, wrong)| **wrong > 0) {
-            let cases = self.cases;
-            text.push_str(&format!("wrong     {operation}: {wrong} of {cases}\n"));
+        if let Some(found) = &self.found {
+            text.push_str(&lines(found));
         }
         for other in self
             .devices
@@ -136,4 +135,23 @@ impl Report {
         }
         text
     }
+}
+
+/// The lines about a device that was probed.
+fn lines(found: &GpuReport) -> String {
+    let dots = if found.dots {
+        "instruction"
+    } else {
+        "products"
+    };
+    let mut text = format!(
+        "fma       {}\ndivision  {}\nroot      {}\ndots      {dots}\n\
+         weights   {}\n",
+        found.fma, found.division, found.root, found.weights
+    );
+    for (operation, wrong) in found.wrong.iter().filter(|(_, wrong)| **wrong > 0) {
+        let cases = found.cases;
+        text.push_str(&format!("wrong     {operation}: {wrong} of {cases}\n"));
+    }
+    text
 }

@@ -6,6 +6,7 @@
 
 mod cli;
 mod command;
+mod doctor_gpu;
 mod inspect_html;
 mod inspect_kernels;
 mod inspect_partition;

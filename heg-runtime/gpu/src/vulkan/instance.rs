@@ -51,14 +51,17 @@ pub(crate) struct Candidate {
 }
 
 /// The first instance of the process, which is never destroyed: after the last one the loader would unload the drivers,
-/// and a thread that has used one runs the driver's destructors when it ends.
+/// and a thread that has used one runs the driver's destructors when it ends. It serves all who want no validation.
 static FIRST: OnceLock<Arc<Instance>> = OnceLock::new();
 
 const VALIDATION: &CStr = c"VK_LAYER_KHRONOS_validation";
 
 impl Instance {
-    /// Loads the library of the system.
+    /// Loads the library of the system, unless it is loaded already.
     pub(crate) fn load(validation: bool) -> Result<Arc<Self>, GpuError> {
+        if let Some(first) = FIRST.get().filter(|it| !validation && !it.is_validated()) {
+            return Ok(Arc::clone(first));
+        }
         // SAFETY: the system's loader is a library without conditions on who loads it.
         let entry = unsafe { Entry::load() }.map_err(|error| GpuError::NoLoader {
             reason: error.to_string(),

@@ -14,13 +14,14 @@ mod link;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::mem::transmute;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ash::vk::{self, Handle};
 
 use crate::install::{PLAN, RECORD};
 use crate::plan::{PretendedKind, VkPlan};
+use crate::record::VkEntry;
 use book::Book;
 use device::LayerDevice;
 use link::{DeviceLink, InstanceLink, Missing, Negotiation, link_in};
@@ -155,6 +156,9 @@ unsafe extern "system" fn create_instance(
                     .map(|it| transmute::<_, vk::PFN_vkGetPhysicalDeviceProperties2>(it)),
             };
             locked(&INSTANCES).insert(key(handle), own);
+            if let Some(record) = std::env::var_os(RECORD) {
+                VkEntry::Instance.append(Path::new(&record));
+            }
         }
         made
     }

@@ -56,7 +56,7 @@ impl GpuPrograms {
             };
             let device = opened
                 .entry(gpu)
-                .or_insert_with(|| open(gpu, bundle, activations, (is_cpus, examiner)))
+                .or_insert_with(|| open(gpu, bundle, activations, is_cpus, examiner))
                 .clone();
             let played = |opened| Arc::new(GpuRole::new(opened, activations));
             of_role.insert(role, device.map(played));
@@ -71,24 +71,25 @@ fn open(
     gpu: &Gpu,
     bundle: &Bundle,
     activations: Activations,
-    (is_cpus, examiner): (bool, Option<&GpuExaminer>),
+    is_cpus: bool,
+    examiner: Option<&GpuExaminer>,
 ) -> Result<Opened, String> {
     let mut options = GpuOptions::from_environment();
     options.name = gpu.name.clone().or(options.name);
-    if !is_cpus && options.name.is_none() {
+    let failed = |error| chain(&error);
+    let found = GpuDevice::find(&options).map_err(failed)?;
+    let info = found.info();
+    if !is_cpus && options.name.is_none() && info.kind == "software" {
         // In place of a GPU of the SoC, a device in software would be slower than all that follows it.
-        let found = GpuDevice::find(&options).map_err(|error| chain(&error))?;
-        if found.kind == "software" {
-            let name = found.name;
-            return Err(format!(
-                "`{name}` is emulated on the CPU, and not asked for"
-            ));
-        }
+        let name = info.name;
+        return Err(format!(
+            "`{name}` is emulated on the CPU, and not asked for"
+        ));
     }
     if let Some(examiner) = examiner {
-        options.known = examiner.findings(&options, activations, bundle)?;
+        options.known = examiner.findings(&info, &options, activations, bundle)?;
     }
-    let device = GpuDevice::open(&options).map_err(|error| chain(&error))?;
+    let device = found.open(&options).map_err(failed)?;
     match device.fidelity() {
         Fidelity::Equal => {
             let modules = device.take_modules(bundle);

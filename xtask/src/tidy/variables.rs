@@ -85,6 +85,7 @@ const VARIABLES: [(&str, &[&str]); 21] = [
         "HEG_REQUIRE_GPU",
         &[
             "heg-runtime/cli/tests/it/machine.rs",
+            "heg-runtime/cli/tests/it/soft_npu/npu_and_gpu/mod.rs",
             "heg-runtime/gpu/tests/it/device.rs",
             "tests/faults/vulkan/mod.rs",
             "tests/it/gpu.rs",
@@ -129,7 +130,10 @@ const VARIABLES: [(&str, &[&str]); 21] = [
     ),
     ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),
     ("HEG_VK_AS", &["heg-runtime/gpu/src/device.rs"]),
-    ("HEG_VK_DRIVER", &["heg-runtime/gpu/src/device.rs"]),
+    (
+        "HEG_VK_DRIVER",
+        &["heg-runtime/gpu/src/device.rs", "tests/src/soft_npu.rs"],
+    ),
     ("HEG_WORLDS", &["heg-runtime/sim/tests/scheduler/worlds.rs"]),
 ];
 

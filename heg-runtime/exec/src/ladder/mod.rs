@@ -18,6 +18,7 @@ mod descent;
 mod device;
 #[cfg(test)]
 mod tests;
+mod variants;
 
 use std::collections::BTreeMap;
 
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use descent::{Descent, DescentStep, Reason, summary};
 pub use device::{DeviceFacts, GpuFacts, Misfit, NpuFacts};
+use variants::{needed, of_class, programs_of_gpu, size, with_programs};
 
 /// A way to run a kernel: one of its variants on the device that plays a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -438,50 +440,6 @@ impl Plan {
     }
 }
 
-/// Returns the variants that calls up to `need` may use: none that is larger than the smallest one that admits all.
-fn needed<'m>(variants: &[(usize, &'m Variant)], need: Need) -> Vec<(usize, &'m Variant)> {
-    let shapes = variants.iter().map(|(_, variant)| variant.shape);
-    let enough = |sizes: &mut dyn Iterator<Item = usize>, size| {
-        sizes
-            .filter(|limit| *limit >= size)
-            .min()
-            .unwrap_or(usize::MAX)
-    };
-    let chunk = enough(
-        &mut shapes.clone().map(|shape| limit(shape.chunk())),
-        need.tokens,
-    );
-    let bucket = enough(&mut shapes.map(|shape| limit(shape.bucket())), need.context);
-    let fits =
-        |variant: &Variant| size(variant.shape).0 <= chunk && size(variant.shape).1 <= bucket;
-    let needed = variants.iter().filter(|(_, variant)| fits(variant));
-    needed.copied().collect()
-}
-
-/// Limits of tokens and of context.
-fn size(shape: ShapeClass) -> (usize, usize) {
-    (limit(shape.chunk()), limit(shape.bucket()))
-}
-
-fn limit(size: Option<u32>) -> usize {
-    size.map_or(usize::MAX, |size| size as usize)
-}
-
-/// The CPU's variants that have programs, which a GPU may run in any role.
-fn with_programs(kernel: &Kernel) -> impl Iterator<Item = (usize, &Variant)> {
-    let variants = of_class(kernel, DeviceClass::Cpu);
-    variants.filter(|(_, variant)| variant.program.is_some())
-}
-
-/// Those that a GPU runs in the role of a device that has variants of its own.
-fn programs_of_gpu<'m>(
-    kernel: &'m Kernel,
-    device: &DeviceFacts,
-) -> impl Iterator<Item = (usize, &'m Variant)> {
-    let has_gpu = device.has_gpu_first();
-    with_programs(kernel).filter(move |_| has_gpu)
-}
-
 /// Notes why a role's GPU cannot run a program.
 fn pass_gpu(
     device: &DeviceFacts,
@@ -500,11 +458,6 @@ fn pass_gpu(
         let step = DescentStep::of(device, kernel, rung);
         plan.pass(step, Reason::Missing(message.clone()));
     }
-}
-
-fn of_class(kernel: &Kernel, class: DeviceClass) -> impl Iterator<Item = (usize, &Variant)> {
-    let variants = kernel.variants.iter().enumerate();
-    variants.filter(move |(_, variant)| variant.device == class)
 }
 
 /// Device classes for a group, best first.

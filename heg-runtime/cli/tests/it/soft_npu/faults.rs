@@ -61,7 +61,8 @@ fn check_run(ran: Ran, faults: &str, goes: Goes) -> Ran {
     assert_eq!(ran.tokens(), *expected, "{faults}: {}", ran.error);
     assert!(ran.log.count("FAULT") > 0, "{faults} never happened");
     // What is said of the GPU, which is not there, is not of the fault.
-    let of_npu = ran.error.lines().filter(|line| !line.contains("GPU ->"));
+    let is_of_gpu = |line: &&str| line.contains("GPU ->") || line.contains("GPU program ->");
+    let of_npu = ran.error.lines().filter(|line| !is_of_gpu(line));
     let said: Vec<&str> = of_npu.filter(|line| line.starts_with("note: ")).collect();
     match goes {
         Goes::On => {}

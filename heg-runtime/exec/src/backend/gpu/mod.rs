@@ -155,6 +155,13 @@ impl Backend for GpuPrograms {
         Ok(Box::new(GpuForm::new(role, parts)?))
     }
 
+    /// A GPU that plays a role alone is lost with all of it: OpenVINO's device there is the same GPU.
+    fn why_lost(&self, facts: &DeviceFacts) -> Option<String> {
+        let role = self.of_role.get(&facts.role)?.as_ref().ok()?;
+        let is_lost = facts.programs.is_none() && role.device.is_lost();
+        is_lost.then(|| format!("the GPU {} was lost", role.device.info().name))
+    }
+
     fn is_lost(&self, rung: Rung) -> bool {
         let role = self.of_role.get(&rung.role);
         matches!(role, Some(Ok(role)) if self.runs(rung) && role.device.is_lost())

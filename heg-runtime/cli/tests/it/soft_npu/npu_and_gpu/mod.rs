@@ -2,6 +2,7 @@
 //! both see are the NPU's, in f16.
 
 mod lanes;
+mod losses;
 mod mechanisms;
 mod switch;
 

@@ -1,6 +1,7 @@
 //! Faults of an NPU's driver below the engine, over OpenVINO's own plugin and an NPU in software (`tests/soft-npu`). Each
 //! scene is a process that lives through many worlds. Skipped by name without OpenVINO or without the NPU's compiler.
 
+mod agreement;
 mod asked;
 mod sweep;
 mod worlds;
@@ -80,18 +81,22 @@ impl WeightBits {
         static EIGHT: OnceLock<PathBuf> = OnceLock::new();
         static FOUR: OnceLock<PathBuf> = OnceLock::new();
         match self {
-            Self::Eight => EIGHT.get_or_init(|| compiled("worlds-w8a16", WeightForm::W8A16)),
-            Self::Four => FOUR.get_or_init(|| compiled("worlds-w4a16", four_bits(false))),
+            Self::Eight => EIGHT.get_or_init(|| small("worlds-w8a16", WeightForm::W8A16)),
+            Self::Four => FOUR.get_or_init(|| small("worlds-w4a16", four_bits(false))),
         }
     }
 }
 
-fn compiled(name: &str, weights: WeightForm) -> PathBuf {
+fn small(name: &str, weights: WeightForm) -> PathBuf {
+    let platforms = NPU_SOCS.map(|npu| npu.platform);
+    compiled(&fixture("golden/llama"), name, weights, &platforms)
+}
+
+/// Compiles a model with blobs. Bundles are in Cargo's folder, where a second run finds the blobs.
+fn compiled(model: &Path, name: &str, weights: WeightForm, platforms: &[u32]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("soft-npu");
     std::fs::create_dir_all(&folder).unwrap();
-    let model = fixture("golden/llama");
-    let platforms = NPU_SOCS.map(|npu| npu.platform);
-    compile_with_blobs(&folder, (&model, name), weights, &platforms)
+    compile_with_blobs(&folder, (model, name), weights, platforms)
 }
 
 /// An NPU beside a CPU that plays the iGPU and works on the same f16 rows, and the CPU below them; or without the iGPU.

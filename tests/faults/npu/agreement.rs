@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use heg_runtime::Loaded;
-use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
+use heg_runtime::exec::{Descent, Executor, ExecutorOptions, Reason, Sequence};
 use heg_sched::{Logits, chunks};
 use heg_spec::WeightForm;
 use heg_tests::questions::{agent_30m, questions};
@@ -114,9 +114,9 @@ impl Trained {
     const ALL: [Self; 5] = [
         Self::TinyAgent8,
         Self::TinyAgent4,
+        Self::SmolLm,
         Self::Agent8,
         Self::Agent4,
-        Self::SmolLm,
     ];
 
     fn model(self) -> Option<PathBuf> {
@@ -212,7 +212,10 @@ fn hold(trained: Trained, prompts: usize) {
         agreement.ask([&mut npu, &mut cpu], prompt);
     }
     println!("{trained:?}: {} agree, {agreement:?}", agreement.share());
-    assert_eq!(npu.descents().get(), []);
+    // Contexts beyond the bucket are the CPU's.
+    let is_size = |it: &Descent| matches!(it.reason, Reason::TooSmall { .. });
+    let descents = npu.descents();
+    assert!(descents.get().iter().all(is_size), "{:?}", descents.get());
     assert_eq!(agreement.answers, prompts);
     assert!(agreement.share() >= AGREES_MIN, "{trained:?}");
 }

@@ -121,15 +121,12 @@ impl Machine {
     }
 }
 
-/// A policy in which kernels count as hung early, or that of a command that answers one prompt, where they do after a time
-/// of their own.
+/// A policy, or that of a command that answers one prompt.
 fn policy_of(name: Option<&str>, loader: &Loader) -> Policy {
-    let Some(name) = name else {
-        return one_request_policy(loader.lanes(), 32).unwrap();
-    };
-    let mut policy = policy(name);
-    policy.limits.timeout_min_ms = HUNG_MS;
-    policy
+    match name {
+        Some(name) => policy(name),
+        None => one_request_policy(loader.lanes(), 32).unwrap(),
+    }
 }
 
 /// The lanes under such a policy: a command that answers one prompt has all devices in one.
@@ -139,9 +136,6 @@ fn lanes_of(name: Option<&str>) -> Lanes {
         None => Lanes::Single,
     }
 }
-
-/// The time after which a kernel counts as hung.
-const HUNG_MS: u32 = 1500;
 
 /// The log once the device was given back, or its time is over: a lost lane's thread does that, beside the end of the
 /// engine.

@@ -34,6 +34,9 @@ fn range(text: &str) -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
+/// The time after which a kernel counts as hung.
+const HUNG_MS: u32 = 1500;
+
 /// Policies with the machines that they run on; the last is that of a command that answers one prompt.
 const MACHINES: [(Option<&str>, Machine); 5] = [
     (Some("agent-xpu"), Machine::TwoLanes),
@@ -139,7 +142,8 @@ impl Ground {
         if is_known {
             loader = loader.with_cache(OwnFolder::create(&self.cache).unwrap());
         }
-        let policy = policy_of(name, &loader);
+        let mut policy = policy_of(name, &loader);
+        policy.limits.timeout_min_ms = HUNG_MS;
         World::asking(references(self.scene.bits), loader, policy, lanes_of(name))
     }
 }

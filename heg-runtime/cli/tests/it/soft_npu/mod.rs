@@ -13,6 +13,7 @@ mod driver;
 mod faults;
 mod lanes;
 mod npu_lent;
+mod recording;
 mod server;
 mod wrong;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{
-    EndTokens, Ending, Engine, EngineOptions, Fault, FaultPlan, Request, Rule, Speculation, Update,
-    Victim,
+    EndTokens, Ending, Engine, EngineOptions, Fault, FaultPlan, Lanes, Request, Rule, Speculation,
+    Update, Victim,
 };
 use heg_runtime::exec::{ExecutorOptions, Loader};
 use heg_sched::Observer;
@@ -200,9 +200,18 @@ impl World {
         Self::over(loader, policy, (name, soc), options, FaultPlan::default())
     }
 
-    /// Creates a world on a loader's devices under a policy, with other prompts.
-    pub(crate) fn asking(references: &'static [Reference], loader: Loader, policy: Policy) -> Self {
-        let options = in_chunks(CHUNK_TOKENS);
+    /// Creates a world on a loader's devices under a policy, with lanes as a command or a server has them and with other
+    /// prompts.
+    pub(crate) fn asking(
+        references: &'static [Reference],
+        loader: Loader,
+        policy: Policy,
+        lanes: Lanes,
+    ) -> Self {
+        let options = EngineOptions {
+            lanes,
+            ..in_chunks(CHUNK_TOKENS)
+        };
         Self::among(references, loader, policy, options, FaultPlan::default())
     }
 

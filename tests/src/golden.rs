@@ -29,10 +29,15 @@ pub fn prompts(model: &Path) -> std::io::Result<Vec<Vec<u32>>> {
 }
 
 fn cases(model: &Path) -> std::io::Result<Vec<Case>> {
+    cases_of(&model.join("golden.json"))
+}
+
+/// Returns the cases of a file.
+pub fn cases_of(file: &Path) -> std::io::Result<Vec<Case>> {
     #[derive(Deserialize)]
     struct File {
         cases: Vec<Case>,
     }
-    let text = std::fs::read_to_string(model.join("golden.json"))?;
+    let text = std::fs::read_to_string(file)?;
     Ok(serde_json::from_str::<File>(&text)?.cases)
 }

@@ -142,7 +142,7 @@ fn last_lines(log: &Path) -> String {
 fn seeds(target: &str) -> Vec<PathBuf> {
     let own = folder().join("seeds").join(target);
     let more: &[&str] = match target {
-        "blob" => &["profiler/testdata"],
+        "blob" | "npu_ports" => &["profiler/testdata"],
         "bundle" => &["artifacts/testdata/v1"],
         "spec" => &[
             "graph-specs/architectures",

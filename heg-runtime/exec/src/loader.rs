@@ -16,7 +16,7 @@ use heg_spec::{DeviceClass, Group, Soc};
 
 use crate::backend::{self, Backend, Origin, PairLanes, PairedRoles};
 use crate::duty::Duty;
-use crate::error::ExecError;
+use crate::error::{ExecError, Loss};
 use crate::form::{BackendIndex, Form};
 use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, Ladder, Rung};
@@ -228,9 +228,9 @@ impl Loader {
     }
 
     /// Gives up a device that computes wrongly; `None` if no back end has it.
-    pub(super) fn give_up(&self, device: &DeviceFacts, why: &str) -> Option<ExecError> {
+    pub(super) fn give_up(&self, device: &DeviceFacts, loss: Loss, why: &str) -> Option<ExecError> {
         let mut backends = self.backends.iter();
-        backends.find_map(|backend| backend.give_up(device, why))
+        backends.find_map(|backend| backend.give_up(device, loss, why))
     }
 
     /// Whether a device is left for the calls of a duty.

@@ -2,8 +2,8 @@
 //!
 //! The test at a bundle's first start shows that a device computes right, and is remembered. That it goes on to do so is
 //! asked again: before the first launch, every [`INTERVAL`] launches, and when the lane rests, of one kernel of each group
-//! in turn. A device that answers wrongly twice is given up, and what it gave since its last right answer counts as wrong
-//! ([`Loss::Wrong`](crate::Loss)): requests that are under way end with that error.
+//! in turn. A device that answers wrongly twice is given up. Before its first launch that is all. Later what it gave since
+//! its last right answer counts as wrong ([`Loss::Wrong`]): requests that are under way end with that error.
 //!
 //! What this does not show is a kernel that computes wrongly once and gives numbers all the same, as memory that flips does.
 //! Nothing short of computing twice would.
@@ -11,7 +11,7 @@
 use heg_spec::Group;
 
 use crate::answers::{KnownAnswer, wrong};
-use crate::error::ExecError;
+use crate::error::{ExecError, Loss};
 use crate::ladder::{DeviceFacts, Rung};
 use crate::loader::Loader;
 use crate::place::Place;
@@ -28,6 +28,8 @@ pub(crate) struct Recheck {
     due: usize,
     /// Launches since one was asked.
     launches: usize,
+    /// What a wrong answer says of earlier results, of which there are none at first.
+    of_earlier: Option<Loss>,
 }
 
 /// A kernel on a device.
@@ -93,6 +95,7 @@ impl Recheck {
             self.ask_next(loader)?;
         }
         self.launches = self.launches.saturating_add(launches);
+        self.of_earlier = Some(Loss::Wrong);
         Ok(())
     }
 
@@ -134,7 +137,8 @@ impl Recheck {
             "kernel `{group}` computes wrongly since it was tested: {}",
             wrong(verdict)
         );
-        match loader.give_up(&kernel.device, &why) {
+        let loss = self.of_earlier.unwrap_or(Loss::Failed);
+        match loader.give_up(&kernel.device, loss, &why) {
             Some(error) => Err(error),
             None => Ok(()),
         }

@@ -6,7 +6,7 @@ use heg_runtime::exec::Executor;
 use heg_sched::{Logits, chunks};
 use heg_tests::{Seeded, executor};
 
-use super::bundle;
+use super::WeightBits;
 use crate::world::{ANSWER_TOKENS, Reference};
 
 /// The least distance of the best logit to the next, as a share of their deviation. Chosen: the forms' rounding moves
@@ -16,11 +16,11 @@ const MARGIN_MIN: f32 = 0.08;
 /// Lengths of prompts.
 const LENGTHS: [usize; 8] = [3, 40, 17, 70, 33, 100, 9, 55];
 
-/// A prompt of each length, with the answer of a CPU in f32.
-pub(super) fn references() -> &'static [Reference] {
+/// A prompt of each length, with the answer of a CPU in f32, for the only model of a process.
+pub(super) fn references(bits: WeightBits) -> &'static [Reference] {
     static KNOWN: OnceLock<Vec<Reference>> = OnceLock::new();
     KNOWN.get_or_init(|| {
-        let mut executor = executor(bundle(), "host-cpu-f32", 32).unwrap();
+        let mut executor = executor(bits.bundle(), "host-cpu-f32", 32).unwrap();
         let found = |(at, length): (usize, &usize)| {
             let mut seeds = (at as u64 * 1000)..;
             let clear = seeds.find_map(|seed| clear(&mut executor, prompt(seed, *length)));

@@ -7,18 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use heg_files::OwnFolder;
-use heg_runtime::Loaded;
-use heg_runtime::exec::Loader;
-use heg_sched::{Finish, one_request_policy};
-use heg_spec::Policy;
+use heg_sched::Finish;
 use heg_tests::Seeded;
-use heg_tests::roles::soc;
-use heg_tests::soft_npu::{DeviceLog, InSoftNpu, NPU_SOCS, soft_npu_or_skip};
+use heg_tests::soft_npu::{InSoftNpu, NPU_SOCS, soft_npu_or_skip};
 
 use super::asked::references;
-use super::{bundle, inside, over};
+use super::{Machine, Scene, ended, inside, lanes_of, policy_of};
 use crate::random_load::load;
-use crate::world::{World, policy};
+use crate::world::World;
 
 const TEST: &str = "npu::worlds::in_random_worlds_tokens_are_right_and_nothing_is_left";
 
@@ -38,26 +34,8 @@ fn range(text: &str) -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
-/// An NPU beside a CPU that plays the iGPU and works on the same f16 rows, and the CPU below them; or without the iGPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Machine {
-    TwoLanes,
-    Alone,
-}
-
-impl Machine {
-    fn devices(self) -> String {
-        let npu = "(class: Npu, openvino: \"NPU\"),";
-        let cpu = "openvino: \"CPU\", \
-                   properties: {\"INFERENCE_PRECISION_HINT\": \"f32\", \"NUM_STREAMS\": \"1\"}),";
-        let igpu = format!("(class: Igpu, {cpu}");
-        let last = format!("(class: Cpu, programs: (activations: F32), {cpu}");
-        match self {
-            Self::TwoLanes => format!("{npu}{igpu}{last}"),
-            Self::Alone => format!("{npu}{last}"),
-        }
-    }
-}
+/// The time after which a kernel counts as hung.
+const HUNG_MS: u32 = 1500;
 
 /// Policies with the machines that they run on; the last is that of a command that answers one prompt.
 const MACHINES: [(Option<&str>, Machine); 5] = [
@@ -68,13 +46,10 @@ const MACHINES: [(Option<&str>, Machine); 5] = [
     (None, Machine::Alone),
 ];
 
-/// The time after which a kernel counts as hung.
-const HUNG_MS: u32 = 1500;
-
 #[test]
 fn in_random_worlds_tokens_are_right_and_nothing_is_left() {
-    if let Some((inside, npu)) = inside() {
-        let mut ground = Ground::new(inside, npu.platform);
+    if let Some((inside, scene)) = inside() {
+        let mut ground = Ground::new(inside, scene);
         return ground.play(range(&std::env::var(SEEDS).unwrap()));
     }
     if !soft_npu_or_skip(TEST) {
@@ -85,7 +60,7 @@ fn in_random_worlds_tokens_are_right_and_nothing_is_left() {
     let parts = NPU_SOCS.len() as u64;
     let folder = tempfile::tempdir().unwrap();
     let next = folder.path().join("next");
-    for npu in 0..parts {
+    for (npu, scene) in (0..parts).zip(Scene::all()) {
         let part = (seeds.end - seeds.start).div_ceil(parts);
         let first = seeds.start + npu * part;
         let end = (first + part).min(seeds.end);
@@ -97,7 +72,7 @@ fn in_random_worlds_tokens_are_right_and_nothing_is_left() {
                 (SEEDS, format!("{at}..{end}")),
                 (NEXT, next.display().to_string()),
             ];
-            over(TEST, npu as usize, patience, &variables);
+            scene.play(TEST, patience, &variables);
             at = std::fs::read_to_string(&next).unwrap().parse().unwrap();
         }
     }
@@ -119,17 +94,17 @@ struct Tally {
 /// The ground on which all worlds of a process stand.
 struct Ground {
     inside: InSoftNpu,
-    platform: u32,
+    scene: Scene,
     cache: PathBuf,
     tally: Tally,
 }
 
 impl Ground {
-    fn new(inside: InSoftNpu, platform: u32) -> Self {
+    fn new(inside: InSoftNpu, scene: Scene) -> Self {
         let cache = Path::new(&std::env::var_os(super::FOLDER).unwrap()).join("cache");
         Self {
             inside,
-            platform,
+            scene,
             cache,
             tally: Tally::default(),
         }
@@ -138,7 +113,7 @@ impl Ground {
     /// Plays worlds, up to one that leaves a device behind.
     fn play(&mut self, seeds: Range<u64>) {
         let begin = Instant::now();
-        references();
+        references(self.scene.bits);
         // From then on the device and its kernels are known.
         for machine in [Machine::TwoLanes, Machine::Alone] {
             let world = self.world(machine, None, true);
@@ -157,30 +132,20 @@ impl Ground {
             }
         }
         std::fs::write(std::env::var_os(NEXT).unwrap(), next.to_string()).unwrap();
-        let platform = self.platform;
+        let platform = self.scene.npu.platform;
         println!("{platform}: {:?} in {:?}", self.tally, begin.elapsed());
     }
 
     /// A world on a machine, whose kernels were tested by one before if it is known.
     fn world(&self, machine: Machine, name: Option<&str>, is_known: bool) -> World {
-        let loaded = Loaded::open(bundle()).unwrap();
-        let mut loader = loaded.loader(&soc(&machine.devices())).unwrap();
+        let mut loader = machine.loader(self.scene.bits.bundle());
         if is_known {
             loader = loader.with_cache(OwnFolder::create(&self.cache).unwrap());
         }
-        let policy = self::policy_of(name, &loader);
-        World::asking(references(), loader, policy)
+        let mut policy = policy_of(name, &loader);
+        policy.limits.timeout_min_ms = HUNG_MS;
+        World::asking(references(self.scene.bits), loader, policy, lanes_of(name))
     }
-}
-
-fn policy_of(name: Option<&str>, loader: &Loader) -> Policy {
-    let mut policy = match name {
-        Some(name) => policy(name),
-        None => one_request_policy(loader.lanes(), 32).unwrap(),
-    };
-    policy.limits.timeout_min_ms = HUNG_MS;
-    policy.limits.kv_mib = 64;
-    policy
 }
 
 /// Faults of driver and device, with the number of calls among which one fails.
@@ -253,13 +218,13 @@ impl Ground {
         let late = faults(&mut seeded, Stage::Ready);
         let what = format!(
             "world {seed}: {name:?} on {machine:?} of {}, `{early}`, then `{late}`",
-            self.platform
+            self.scene.npu.platform
         );
         self.inside.forget();
         self.inside.plan(&early);
         let world = self.world(machine, name, is_known);
         self.inside.plan(&late);
-        let ended = load(&world, &mut seeded, &what);
+        let endings = load(&world, &mut seeded, &what);
         world.plan.clear();
         world.is_empty_again();
         let own = world.plan.happened();
@@ -270,7 +235,7 @@ impl Ground {
         self.inside.plan("");
         let log = self.inside.log();
         let happened: Vec<&str> = log.of("FAULT").map(|fault| fault.text.as_str()).collect();
-        for (finish, is_asked_for) in ended {
+        for (finish, is_asked_for) in endings {
             *self.tally.ended.entry(finish).or_default() += 1;
             let is_fine = finish == Finish::Complete || is_asked_for;
             let is_explained = own > 0 || is_late || !happened.is_empty();
@@ -284,7 +249,11 @@ impl Ground {
         }
         self.tally.faults_of_engine += own;
         let may_be_stuck = is_late || happened.contains(&"Hang");
-        let log = self.ended(&log, may_be_stuck);
+        let patience = match may_be_stuck {
+            true => Duration::ZERO,
+            false => Duration::from_secs(10),
+        };
+        let log = ended(&self.inside, patience);
         match log.left() {
             Some(left) => {
                 assert!(left == [0; 6] || may_be_stuck, "{what}: {left:?}");
@@ -300,20 +269,5 @@ impl Ground {
                 !is_used
             }
         }
-    }
-
-    /// The log once the device was given back: a lost lane's thread does that, beside the end of the engine.
-    fn ended(&self, log: &DeviceLog, may_be_stuck: bool) -> DeviceLog {
-        let patience = match may_be_stuck {
-            true => Duration::ZERO,
-            false => Duration::from_secs(10),
-        };
-        let begin = Instant::now();
-        let mut log = log.clone();
-        while log.left().is_none() && begin.elapsed() < patience {
-            std::thread::sleep(Duration::from_millis(5));
-            log = self.inside.log();
-        }
-        log
     }
 }

@@ -40,3 +40,13 @@ mod memory;
 #[allow(unsafe_code, reason = "asks the kernel whether pages can be pinned")]
 mod pages;
 mod settings;
+
+/// Sizes of a blob's inputs and outputs in bytes, in the order of its ports, as the driver finds them.
+///
+/// # Errors
+///
+/// What is wrong with bytes that are no blob.
+pub fn port_bytes(blob: &[u8]) -> Result<Vec<usize>, String> {
+    let facts = blob::BlobFacts::read(blob).map_err(|error| error.to_string())?;
+    Ok(facts.ports.iter().map(blob::BlobPort::bytes).collect())
+}

@@ -71,6 +71,8 @@ const VARIABLES: [(&str, &[&str]); 21] = [
             "tests/it/speculation/mod.rs",
             "tests/faults/drafts.rs",
             "tests/faults/kernels.rs",
+            "tests/faults/npu/agreement.rs",
+            "tests/faults/npu/sweep.rs",
             "tests/faults/switching.rs",
             "tests/faults/vulkan/loading.rs",
             "tests/it/trained.rs",

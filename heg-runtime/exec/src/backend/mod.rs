@@ -23,7 +23,7 @@ use heg_spec::policy::Pairing;
 use heg_spec::soc::Device;
 
 use crate::batch::{Batch, Coming, GoesOn};
-use crate::error::ExecError;
+use crate::error::{ExecError, Loss};
 use crate::form::Form;
 use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, Rung};
@@ -82,7 +82,7 @@ pub(crate) trait Backend: Send + Sync {
     }
 
     /// Gives up a device that computes wrongly, for this reason; `None` where the device is none of its own.
-    fn give_up(&self, _: &DeviceFacts, _: &str) -> Option<ExecError> {
+    fn give_up(&self, _: &DeviceFacts, _: Loss, _: &str) -> Option<ExecError> {
         None
     }
 

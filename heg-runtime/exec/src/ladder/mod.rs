@@ -335,6 +335,9 @@ impl Ladder {
         for rung in rungs {
             let step = DescentStep::of(device, kernel, rung);
             match refused.get(&rung) {
+                Some(Reason::Refused(why)) if rung.source == RungSource::Ir => {
+                    plan.pass_ir(step, why);
+                }
                 Some(reason) => plan.pass(step, reason.clone()),
                 None => {
                     plan.land(kernel, Some(&step));
@@ -425,6 +428,27 @@ impl Plan {
     /// Notes a step that was passed over.
     fn pass(&mut self, from: DescentStep, reason: Reason) {
         self.passed.push((from, reason));
+    }
+
+    /// Notes that a device refused the IR of a variant. One that refused its blob too has one cause for both: that of the
+    /// blob, since a driver without its compiler takes no IR whatever the blob's trouble is.
+    fn pass_ir(&mut self, from: DescentStep, why: &str) {
+        let of_blob = self.passed.last_mut().filter(|(blob, _)| {
+            let is_same =
+                (&blob.device, blob.role, &blob.shape) == (&from.device, from.role, &from.shape);
+            is_same
+                && blob
+                    .source
+                    .as_ref()
+                    .is_some_and(|source| source.starts_with("blob"))
+        });
+        match of_blob {
+            Some((_, Reason::Refused(first))) if first.as_str() == why => {}
+            Some((_, Reason::Refused(first))) => {
+                first.push_str(&format!("; and its IR is refused too: {why}"));
+            }
+            _ => self.pass(from, Reason::Refused(why.to_owned())),
+        }
     }
 
     /// Records the step that follows those passed over since the last one.

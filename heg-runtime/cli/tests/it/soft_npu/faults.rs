@@ -95,6 +95,12 @@ fn a_blob_that_is_not_taken_is_passed_over() {
             Goes::Down("refused: import a blob of"),
         );
         assert!(one.log.count("run") > 0, "{fault}");
+        // The driver has no compiler: that its IR is refused too is no cause of its own.
+        assert!(!one.error.contains("NPU IR ->"), "{}", one.error);
+        assert!(
+            one.error
+                .contains("; and its IR is refused too: compile kernel")
+        );
     }
     let all = check("create", Goes::Down("refused: import a blob of"));
     assert_eq!(all.log.count("run"), 0);

@@ -194,9 +194,9 @@ impl Backend for OpenVino {
         self.may_hang(facts)
     }
 
-    fn give_up(&self, facts: &DeviceFacts, why: &str) -> Option<ExecError> {
+    fn give_up(&self, facts: &DeviceFacts, loss: Loss, why: &str) -> Option<ExecError> {
         let is_own = self.is_asked_again(facts);
-        is_own.then(|| self.watch(&facts.name).lose(Loss::Wrong, why.to_owned()))
+        is_own.then(|| self.watch(&facts.name).lose(loss, why.to_owned()))
     }
 
     fn home(&self) -> MemoryHome {

@@ -12,7 +12,7 @@ use heg_runtime::engine::{
 use heg_runtime::exec::ExecutorOptions;
 use heg_sched::Class;
 use heg_spec::{Policy, Soc, shipped};
-use heg_state::{Limits, PAGE_TOKENS, StateFolder, StateOwner};
+use heg_state::{KeptLimits, PAGE_TOKENS, StateFolder, StateOwner};
 use heg_tests::Workbench;
 
 use super::served::{ONE_DEVICE, alone, policy, request, this_machine, wait};
@@ -47,7 +47,7 @@ impl Subject {
     }
 
     fn folder(&self, mib: u32) -> StateFolder {
-        StateFolder::open(&self.path(), Limits::of_mib(mib)).unwrap()
+        StateFolder::open(&self.path(), KeptLimits::of_mib(mib)).unwrap()
     }
 
     /// An engine as a server would run it, that keeps state.

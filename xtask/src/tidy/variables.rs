@@ -46,7 +46,7 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 
 /// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
 /// process, and is its own.
-const VARIABLES: [(&str, &[&str]); 20] = [
+const VARIABLES: [(&str, &[&str]); 21] = [
     ("HEG_BLESS", &["artifacts/tests/it/fixture.rs"]),
     ("HEG_BUNDLES", &["heg-compiler/cli/src/output.rs"]),
     (
@@ -57,6 +57,7 @@ const VARIABLES: [(&str, &[&str]); 20] = [
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/cli/tests/it/pressure.rs",
             "heg-runtime/cli/tests/it/soft_npu/mod.rs",
+            "heg-runtime/cli/tests/it/state.rs",
             "xtask/src/workspace.rs",
         ],
     ),
@@ -122,6 +123,10 @@ const VARIABLES: [(&str, &[&str]); 20] = [
         ],
     ),
     ("HEG_SOAK_MINUTES", &["tests/faults/soak.rs"]),
+    (
+        "HEG_STATE_WORLDS",
+        &["heg-runtime/state/tests/it/worlds.rs"],
+    ),
     (
         "HEG_TRACES",
         &["heg-runtime/sim/tests/scheduler/action_logs.rs"],

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use heg_runtime::engine::EngineOptions;
 use heg_server::{Address, Server, ServerOptions, Token, Tokens, shutdown_signal};
 use heg_spec::shipped;
-use heg_state::{Limits, StateFolder};
+use heg_state::{KeptLimits, StateFolder};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, Reply};
@@ -43,7 +43,7 @@ fn serves_until_it_is_killed() {
         tokens: tokens(),
         ..ServerOptions::default()
     });
-    let kept = StateFolder::open(&folder.join("state"), Limits::of_mib(64)).unwrap();
+    let kept = StateFolder::open(&folder.join("state"), KeptLimits::of_mib(64)).unwrap();
     let options = EngineOptions {
         state: Some(Arc::new(kept)),
         ..EngineOptions::default()

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use heg_artifacts::SectionId;
 use heg_artifacts::plain::escape;
 use heg_runtime::{Loaded, verified};
-use heg_state::{Limits, ListedPage, ListedPrefix, Listing, Purge, StateFolder};
+use heg_state::{KeptLimits, ListedPage, ListedPrefix, Listing, Purge, StateFolder};
 use serde_json::{Value, json};
 
 use crate::failure::input;
@@ -29,7 +29,7 @@ impl Keep {
         if self.state_mib == 0 {
             return Ok(None);
         }
-        let limits = Limits::of_mib(self.state_mib);
+        let limits = KeptLimits::of_mib(self.state_mib);
         let Some(path) = place(self.state_dir.as_deref())? else {
             eprintln!("note: keeps nothing of prompts: there is no cache folder for this user");
             return Ok(None);
@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let path =
         path.ok_or_else(|| input("there is no cache folder for this user: give --state-dir"))?;
     let folder = match path.exists() {
-        true => Some(StateFolder::open(&path, Limits::NONE)?),
+        true => Some(StateFolder::open(&path, KeptLimits::NONE)?),
         false => None,
     };
     let listing = folder.as_ref().map(StateFolder::list).transpose()?;

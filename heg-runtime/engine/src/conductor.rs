@@ -49,10 +49,8 @@ pub(super) struct Conductor {
     pub(super) descents: AllDescents,
     /// The compiler for the NPU's lane, if there is one.
     pub(super) warming: Option<Warming>,
-    /// Kept state, if there is any.
-    pub(super) kept: Option<KeptState>,
-    /// Why nothing is kept although a folder was given.
-    pub(super) not_kept: Option<String>,
+    /// Kept state, if there is a folder for it, or why nothing is kept in it.
+    pub(super) kept: Result<Option<KeptState>, String>,
     /// Lanes whose kernels could not be prepared.
     pub(super) lost: Vec<LostLane>,
     pub(super) successors: Successors,
@@ -126,15 +124,10 @@ impl Conductor {
             context_tokens: shape.context_tokens as u32,
             kv_bytes_per_token: shape.token_bytes() as u64,
         };
-        let kept = options
-            .state
-            .clone()
-            .map(|folder| KeptState::new(folder, &loader, shape));
-        let (kept, not_kept) = match kept {
-            Some(Ok(kept)) => (Some(kept), None),
-            Some(Err(why)) => (None, Some(why)),
-            None => (None, None),
-        };
+        let folder = options.state.clone();
+        let kept = folder
+            .map(|folder| KeptState::new(folder, &loader, shape))
+            .transpose();
         let reclaim = Reclaim::start();
         let room = Room {
             widths: dynamic.widths(),
@@ -143,7 +136,7 @@ impl Conductor {
             memory: Memory::new(
                 dynamic.kv_room().with_shape(shape),
                 options.flash.clone(),
-                kept.clone().map(Keeper::start),
+                kept.as_ref().ok().cloned().flatten().map(Keeper::start),
                 (Arc::clone(&machine), reclaim.clone()),
                 told_by_flash(inbox.clone()),
             ),
@@ -179,7 +172,6 @@ impl Conductor {
             descents,
             warming,
             kept,
-            not_kept,
             lost: Vec::new(),
             successors,
             observers: options.observers,

@@ -44,8 +44,7 @@ struct Shared {
     fingerprint: String,
     pulse: Pulse,
     descents: AllDescents,
-    kept: Option<KeptState>,
-    not_kept: Option<String>,
+    kept: Result<Option<KeptState>, String>,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -83,7 +82,7 @@ impl Engine {
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let kv_tokens = conductor.kv_tokens();
         let descents = conductor.descents();
-        let (kept, not_kept) = (conductor.kept.clone(), conductor.not_kept.clone());
+        let kept = conductor.kept.clone();
         let told = pulse.clone();
         let thread = std::thread::spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
@@ -107,7 +106,6 @@ impl Engine {
             pulse,
             descents,
             kept,
-            not_kept,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -161,7 +159,8 @@ impl Engine {
     /// [`Request::kept`]. It opens a file for each 64 tokens that are there, so a caller that must not wait should do it
     /// on another thread; otherwise [`submit`](Self::submit) does it. The answers to one prompt share what is found.
     pub fn find_kept(&self, owner: Option<StateOwner>, prompt: &[u32]) -> KeptPrompt {
-        let state = self.0.kept.as_ref().zip(owner);
+        let kept = self.0.kept.as_ref().ok().and_then(Option::as_ref);
+        let state = kept.zip(owner);
         KeptPrompt(state.and_then(|(kept, owner)| kept.find(owner, prompt)))
     }
 
@@ -225,7 +224,7 @@ impl Engine {
 
     /// Why nothing is kept in [`EngineOptions::state`]; `None` if it is, or no folder was given.
     pub fn not_kept(&self) -> Option<&str> {
-        self.0.not_kept.as_deref()
+        self.0.kept.as_ref().err().map(String::as_str)
     }
 
     /// Cancels a request, which then ends with [`Finish::Cancelled`] unless it has ended already.

@@ -30,6 +30,7 @@ mod forms;
 mod framing;
 mod head;
 mod held;
+mod kept_metrics;
 mod listen;
 mod log_probs;
 mod message;

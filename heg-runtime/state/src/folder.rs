@@ -18,19 +18,19 @@ use crate::secret::{PageName, Secret, StateOwner};
 pub struct StateFolder {
     pub(crate) disk: Box<dyn Disk>,
     pub(crate) secret: Secret,
-    pub(crate) limits: Limits,
+    pub(crate) limits: KeptLimits,
 }
 
 /// What a folder may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct KeptLimits {
     /// Bytes of all pages, those included that are being written.
     pub budget_bytes: u64,
     /// Time after its last use when a page goes.
     pub age_max: Duration,
 }
 
-impl Limits {
+impl KeptLimits {
     /// No limits, to look at a folder without changing it.
     pub const NONE: Self = Self {
         budget_bytes: u64::MAX,
@@ -65,7 +65,7 @@ impl StateFolder {
     /// # Errors
     ///
     /// [`StateError::Folder`] if other users could change it, [`StateError::Io`], [`StateError::Busy`].
-    pub fn open(path: &Path, limits: Limits) -> Result<Self, StateError> {
+    pub fn open(path: &Path, limits: KeptLimits) -> Result<Self, StateError> {
         Self::on(Box::new(FolderDisk::new(OwnFolder::create(path)?)), limits)
     }
 
@@ -74,7 +74,7 @@ impl StateFolder {
     /// # Errors
     ///
     /// As [`open`](Self::open).
-    pub fn on(disk: Box<dyn Disk>, limits: Limits) -> Result<Self, StateError> {
+    pub fn on(disk: Box<dyn Disk>, limits: KeptLimits) -> Result<Self, StateError> {
         let lock = wait_for_lock(&*disk)?;
         disk.remove_leftovers()?;
         let secret = match disk.read(KEY, Secret::BYTES + 1)?.map(<[u8; 32]>::try_from) {
@@ -97,7 +97,7 @@ impl StateFolder {
     }
 
     /// What the folder may hold.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> KeptLimits {
         self.limits
     }
 

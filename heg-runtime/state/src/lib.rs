@@ -20,7 +20,7 @@ mod secret;
 
 pub use disk::{Disk, DiskFile, FolderDisk, Lock};
 pub use error::{Miss, StateError};
-pub use folder::{KeptPrefix, Limits, StateFolder};
+pub use folder::{KeptLimits, KeptPrefix, StateFolder};
 pub use keep::{KeepEnd, Keeping};
 pub use listing::{ListedPage, ListedPrefix, Listing, Purge};
 pub use page::{HEAD_BYTES, PAGE_TOKENS, PageError, PageHead, StateModel};

@@ -12,8 +12,8 @@ use heg_runtime::engine::{
 use heg_runtime::exec::ExecutorOptions;
 use heg_sched::Class;
 use heg_spec::{Policy, Soc, shipped};
-use heg_state::{Limits, PAGE_TOKENS, StateFolder, StateOwner};
-use heg_tests::Workbench;
+use heg_state::{KeptLimits, PAGE_TOKENS, StateFolder, StateOwner};
+use heg_tests::{Workbench, openvino_or_skip};
 
 use super::served::{ONE_DEVICE, alone, policy, request, this_machine, wait};
 use super::{Answer, SMOLLM2_VOCAB, count, prompts, smollm2, tiny_agent};
@@ -47,7 +47,7 @@ impl Subject {
     }
 
     fn folder(&self, mib: u32) -> StateFolder {
-        StateFolder::open(&self.path(), Limits::of_mib(mib)).unwrap()
+        StateFolder::open(&self.path(), KeptLimits::of_mib(mib)).unwrap()
     }
 
     /// An engine as a server would run it, that keeps state.
@@ -166,6 +166,37 @@ fn smollm2_says_the_same_on_kept_state() {
     if let Some(model) = smollm2() {
         check(&Subject::new(model, prompts(count(20, 5), SMOLLM2_VOCAB)));
     }
+}
+
+#[test]
+fn results_of_openvino_are_not_kept() {
+    let name = "results_of_openvino_are_not_kept";
+    if !openvino_or_skip(name) {
+        return;
+    }
+    let (workbench, bundle) = tiny_agent();
+    let soc = shipped::soc("host-cpu-openvino").unwrap();
+    let loader = Loaded::open(&bundle).unwrap().loader(&soc).unwrap();
+    let path = workbench.folder().join("state");
+    let folder = StateFolder::open(&path, KeptLimits::of_mib(64)).unwrap();
+    let options = EngineOptions {
+        state: Some(Arc::new(folder)),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(loader, policy(ONE_DEVICE), options).unwrap();
+    let why = engine.not_kept().unwrap();
+    assert!(why.contains("OpenVINO"), "{why}");
+    let prompt: Vec<u32> = (5..205).collect();
+    let asked = owned(ours(), request(Class::Reactive, &prompt));
+    wait(engine.generate(asked));
+    assert_eq!(engine.status().unwrap().kept, None);
+    drop(engine);
+    let files = fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
+    assert!(
+        files
+            .into_iter()
+            .all(|path| path.extension().is_none_or(|it| it != "kv"))
+    );
 }
 
 /// Changes a file in one of three ways.

@@ -57,6 +57,7 @@ const VARIABLES: [(&str, &[&str]); 21] = [
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/cli/tests/it/pressure.rs",
             "heg-runtime/cli/tests/it/soft_npu/mod.rs",
+            "heg-runtime/cli/tests/it/state.rs",
             "xtask/src/workspace.rs",
         ],
     ),
@@ -126,6 +127,10 @@ const VARIABLES: [(&str, &[&str]); 21] = [
         ],
     ),
     ("HEG_SOAK_MINUTES", &["tests/faults/soak.rs"]),
+    (
+        "HEG_STATE_WORLDS",
+        &["heg-runtime/state/tests/it/worlds.rs"],
+    ),
     (
         "HEG_TRACES",
         &["heg-runtime/sim/tests/scheduler/action_logs.rs"],

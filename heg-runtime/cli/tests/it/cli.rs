@@ -25,6 +25,7 @@ fn help() {
         "serve",
         "bench-serve",
         "explain",
+        "state",
         "profile",
     ] {
         insta::assert_snapshot!(format!("help_{command}"), heg(&[command, "--help"]));

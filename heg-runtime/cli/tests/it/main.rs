@@ -16,4 +16,5 @@ mod machine;
 mod pressure;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod soft_npu;
+mod state;
 mod tiny;

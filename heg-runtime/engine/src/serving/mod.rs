@@ -113,7 +113,6 @@ impl Serving {
             descents,
             warming,
             kept,
-            not_kept: _,
             lost,
             mut successors,
             observers,
@@ -168,7 +167,7 @@ impl Serving {
             last_launch: Instant::now(),
             waits: Waits::default(),
             pair: loader.pair().cloned(),
-            kept,
+            kept: kept.ok().flatten(),
             model,
         }
     }

@@ -9,6 +9,7 @@ use heg_openvino::TensorType;
 mod activations;
 mod home;
 mod kv;
+mod kv_files;
 mod kv_room;
 #[allow(unsafe_code, reason = "rows that our own kernels work on")]
 mod program_rows;

@@ -111,7 +111,8 @@ impl Region {
         if fits {
             // SAFETY: the source lies within the mapping (just checked), which is readable; `into` is a live slice,
             // which cannot overlap it because no slice of the mapping is ever made. Nobody writes there meanwhile: a
-            // cache is read by its sole owner, to whom it comes back when no lane holds it any more.
+            // cache is read by its sole owner, to whom it comes back when no lane holds it any more, or by whoever has
+            // the lock under which that owner takes it.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     map.as_ptr().add(offset),

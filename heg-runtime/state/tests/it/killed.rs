@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use heg_state::{Limits, StateFolder, StateOwner};
+use heg_state::{KeptLimits, StateFolder, StateOwner};
 
 use crate::pages::{keep, model, recall};
 use crate::world::Dice;
@@ -12,7 +12,7 @@ use crate::world::Dice;
 /// Environment variable with the folder of [`writes_until_it_is_killed`], set only for it.
 const FOLDER: &str = "HEG_TEST_STATE_FOLDER";
 
-const LIMITS: Limits = Limits {
+const LIMITS: KeptLimits = KeptLimits {
     budget_bytes: 40 * 4400,
     age_max: Duration::from_secs(3600),
 };

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use heg_state::{Limits, PAGE_TOKENS, Purge, StateFolder, StateOwner};
+use heg_state::{KeptLimits, PAGE_TOKENS, Purge, StateFolder, StateOwner};
 
 use crate::pages::{keep, model, recall};
 
-const LIMITS: Limits = Limits {
+const LIMITS: KeptLimits = KeptLimits {
     budget_bytes: 30 * 4400,
     age_max: Duration::from_secs(3600),
 };

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use heg_state::{Limits, PAGE_TOKENS, PageName, Secret, StateFolder, StateOwner};
+use heg_state::{KeptLimits, PAGE_TOKENS, PageName, Secret, StateFolder, StateOwner};
 
 use crate::pages::{PAYLOAD_BYTES, keep, model, recall};
 use crate::world::{Dice, World, WorldDisk};
@@ -35,7 +35,7 @@ struct Process {
 struct Play {
     world: Arc<Mutex<World>>,
     dice: Dice,
-    limits: Limits,
+    limits: KeptLimits,
     processes: [Option<Process>; 2],
 }
 
@@ -64,7 +64,7 @@ fn play(seed: u64, seen: &mut Seen) {
     let pages = 1 + dice.below(12);
     let mut play = Play {
         world: Arc::new(Mutex::new(World::new(seed))),
-        limits: Limits {
+        limits: KeptLimits {
             budget_bytes: pages * PAGE_BYTES + dice.below(2) * 17,
             age_max: Duration::from_secs(1000),
         },

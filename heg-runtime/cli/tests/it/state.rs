@@ -1,0 +1,155 @@
+//! `heg serve` keeps prompts for its next run, and `heg state` shows and removes them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use heg_tests::{Workbench, fixture};
+use serde_json::{Value, json};
+
+/// A server, killed when dropped.
+struct Server {
+    process: Child,
+    address: String,
+    /// What it said on standard error before it served.
+    said: Vec<String>,
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heg"));
+    let command_ = command.args(arguments).current_dir(folder);
+    command_.env("HEG_CACHE_DIR", folder.join("cache"));
+    command
+}
+
+impl Server {
+    fn start(folder: &Path, bundle: &Path, arguments: &[&str]) -> Self {
+        let mut serve = command(folder, &["serve", "--port", "0", "--soc", "host-cpu"]);
+        let serve = serve.args(arguments).arg(bundle);
+        let log = folder.join("log");
+        let file = std::fs::File::create(&log).unwrap();
+        let serve = serve.stdout(Stdio::piped()).stderr(file);
+        let mut process = serve.spawn().unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(process.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let said = std::fs::read_to_string(log).unwrap();
+        let (_, address) = line.trim_end().rsplit_once("http://").unwrap();
+        let address = address.split('/').next().unwrap().to_owned();
+        Self {
+            process,
+            address,
+            said: said.lines().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Returns the text of an answer, and the tokens of the prompt that were not computed.
+    fn ask(&self, prompt: &str) -> (String, u64) {
+        let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0}).to_string();
+        let mut server = TcpStream::connect(&self.address).unwrap();
+        write!(
+            server,
+            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut reply = String::new();
+        server.read_to_string(&mut reply).unwrap();
+        let (_, body) = reply.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        let text = body["choices"][0]["text"].as_str().unwrap().to_owned();
+        let cached = &body["usage"]["prompt_tokens_details"]["cached_tokens"];
+        (text, cached.as_u64().unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn state(folder: &Path, arguments: &[&str]) -> Value {
+    let output = command(folder, &["state", "--json"])
+        .args(arguments)
+        .output();
+    let output = output.unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_server_keeps_prompts_and_people_can_see_and_remove_them() {
+    let workbench = Workbench::new().unwrap();
+    let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", |_| ());
+    let (bundle, folder) = (compiled.unwrap().0, tempfile::tempdir().unwrap());
+    let folder = folder.path();
+    assert_eq!(state(folder, &["list"])["prefixes"], json!([]));
+
+    let prompt = "Remind me to call Ana at 5 pm. ".repeat(30);
+    let server = Server::start(folder, &bundle, &[]);
+    let said = server
+        .said
+        .iter()
+        .find(|line| line.contains("keeps prompts"))
+        .unwrap();
+    assert!(
+        said.contains("0 pages, 0 of 2048 MiB") && said.contains("--state-mib 0"),
+        "{said}"
+    );
+    let (answer, cached) = server.ask(&prompt);
+    assert_eq!(cached, 0);
+    let begin = Instant::now();
+    while state(folder, &["list"])["prefixes"] == json!([]) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "nothing was kept"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(server);
+
+    let none = Server::start(folder, &bundle, &["--state-mib", "0"]);
+    assert!(
+        !none.said.iter().any(|line| line.contains("keeps prompts")),
+        "{:?}",
+        none.said
+    );
+    assert_eq!(none.ask(&prompt), (answer.clone(), 0));
+    drop(none);
+
+    let server = Server::start(folder, &bundle, &[]);
+    let (again, cached) = server.ask(&prompt);
+    assert_eq!(again, answer);
+    assert!(cached >= 64 && cached % 64 == 0, "{cached}");
+    drop(server);
+
+    let listed = state(folder, &["list"]);
+    let prefix = &listed["prefixes"][0];
+    assert!(prefix["whole"].as_bool().unwrap() && prefix["tokens"].as_u64().unwrap() >= cached);
+    let name = prefix["name"].as_str().unwrap();
+    let shown = state(
+        folder,
+        &["show", name, "--bundle", bundle.to_str().unwrap()],
+    );
+    assert!(
+        prompt.starts_with(&shown["text"].as_str().unwrap()[..60]),
+        "{shown}"
+    );
+    let text = command(folder, &["state", "list"]).output().unwrap().stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains(&name[..12]), "{text}");
+
+    assert_eq!(state(folder, &["purge"])["pages"], listed["pages"]);
+    assert_eq!(state(folder, &["list"])["bytes"], 0);
+    let unknown = command(folder, &["state", "show", name]).output().unwrap();
+    assert_eq!(unknown.status.code(), Some(2));
+}

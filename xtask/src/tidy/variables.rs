@@ -90,10 +90,7 @@ const VARIABLES: [(&str, &[&str]); 22] = [
             "tests/it/gpu_lanes.rs",
         ],
     ),
-    (
-        "HEG_REQUIRE_REGISTRY",
-        &["artifacts/ship/tests/it/real.rs"],
-    ),
+    ("HEG_REQUIRE_REGISTRY", &["artifacts/ship/tests/it/real.rs"]),
     (
         "HEG_REQUIRE_CLIENTS",
         &["tests/serve/clients.rs", "xtask/src/test/mod.rs"],

@@ -51,6 +51,25 @@ fn a_part_that_changed_is_fetched_again() {
     device.has(&name("one"), &one);
 }
 
+/// A store that was copied has other times: its parts are hashed, noted and used.
+#[test]
+fn a_part_with_other_times_is_hashed_and_not_fetched() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = bundle(folder.path(), "one", &Content::default());
+    let two = bundle(folder.path(), "two", &other_template());
+    let device = Device::trusting();
+    let first = device.import(&one, &name("one")).unwrap();
+    let view = device.store.view(first.held.bundle).unwrap().unwrap();
+    for part in view.parts() {
+        let path = part.id.path_in(&device.store.path().join("parts"));
+        fs::copy(&path, path.with_extension("copy")).unwrap();
+        fs::rename(path.with_extension("copy"), path).unwrap();
+    }
+    let second = device.import(&two, &name("two")).unwrap();
+    assert_eq!(second.changed_parts, ["head", "text"]);
+    device.has(&name("two"), &two);
+}
+
 #[test]
 fn a_name_goes_back_and_what_no_name_needs_is_removed() {
     let folder = tempfile::tempdir().unwrap();

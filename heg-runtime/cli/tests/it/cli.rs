@@ -26,6 +26,8 @@ fn help() {
         "bench-serve",
         "explain",
         "profile",
+        #[cfg(feature = "ship")]
+        "pull",
     ] {
         insta::assert_snapshot!(format!("help_{command}"), heg(&[command, "--help"]));
     }

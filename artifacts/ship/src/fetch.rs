@@ -121,7 +121,10 @@ impl Transfer<'_> {
             let started = Instant::now();
             let (rest, outcome) = self.range(&wanted, &mut buffer);
             let fetched: u64 = wanted.iter().map(|wanted| wanted.piece.bytes).sum();
-            want_bytes = next_range(fetched, started.elapsed());
+            // A short range says more about the way there and back than about the line.
+            if fetched >= BLOCK_BYTES {
+                want_bytes = next_range(fetched, started.elapsed());
+            }
             self.give_back(rest);
             if let Err(error) = outcome {
                 self.failed(error);

@@ -57,8 +57,9 @@ impl ModelName {
     /// Whether a short name, as a person types it, means this one: the end of its repository, with its tag if it has one.
     pub(crate) fn is_meant_by(&self, short: &str) -> bool {
         let (path, tag) = match short.rsplit_once(':') {
-            Some((path, tag)) => (path, Some(tag)),
-            None => (short, None),
+            // A colon before a slash is that of a port.
+            Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
+            _ => (short, None),
         };
         let signed = self.signed_name();
         let rest = signed.strip_suffix(path);
@@ -201,6 +202,8 @@ mod tests {
             "registry.acme.example/team/chat",
         ];
         assert!(meant.iter().all(|short| whole.is_meant_by(short)));
+        let with_port = name("127.0.0.1:5000/team/chat:stable");
+        assert!(with_port.is_meant_by("127.0.0.1:5000/team/chat"));
         let other = ["", "hat", "chat:2026", "am/chat", "chat/", ":stable"];
         assert!(other.iter().all(|short| !whole.is_meant_by(short)));
     }

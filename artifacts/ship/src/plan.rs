@@ -97,16 +97,21 @@ impl Plan {
                 part.is_some_and(|part| !store.has_part(part.id, part_bytes(part)))
             })
             .collect();
-        let parts = || {
-            absent
-                .iter()
-                .filter_map(|index| Some((*index, offer.parts.get(*index)?)))
-        };
-        let sections: BTreeSet<usize> = parts()
-            .flat_map(|(_, part)| part.sections.clone())
+        let absent_parts = absent.iter().filter_map(|index| offer.parts.get(*index));
+        let sections: BTreeSet<usize> = absent_parts
+            .flat_map(|part| part.sections.clone())
             .collect();
-        check_room(store, parts().map(|(_, part)| part))?;
         let blocks = offer.blocks(&sections)?;
+        let proven = |index: &usize| {
+            let part = offer.parts.get(*index);
+            part.is_some_and(|part| is_proven(store, offer, part, &blocks))
+        };
+        let absent: Vec<usize> = absent.into_iter().filter(|index| !proven(index)).collect();
+        let parts = || {
+            let absent = absent.iter();
+            absent.filter_map(|index| Some((*index, offer.parts.get(*index)?)))
+        };
+        check_room(store, parts().map(|(_, part)| part))?;
         let local = match absent.is_empty() {
             true => LocalSections::default(),
             false => LocalSections::of(store)?,
@@ -151,6 +156,40 @@ impl Plan {
         }
         pieces
     }
+}
+
+/// Whether the file of a part has all of its bytes, though it is not the file that was noted: a copy of a store has other
+/// times. Then it is noted again.
+fn is_proven(
+    store: &DeviceStore,
+    offer: &Offer<'_>,
+    part: &heg_artifacts::FilePart,
+    blocks: &SectionBlocks,
+) -> bool {
+    let path = part.id.path_in(&store.parts());
+    let Ok(file) = File::open(&path) else {
+        return false;
+    };
+    let length = file.metadata().map_or(0, |data| data.len());
+    let mut buffer = Vec::new();
+    let mut end = 0;
+    let is_right = length == part_bytes(part)
+        && !part.sections.is_empty()
+        && pieces(&offer.head, part).iter().all(|piece| {
+            let gap = piece.offset.saturating_sub(end);
+            let is_padded = read_piece(&file, end, gap, &mut buffer) && is_zero(&buffer);
+            end = piece.offset.saturating_add(piece.bytes);
+            is_padded
+                && read_piece(&file, piece.offset, piece.bytes, &mut buffer)
+                && blocks.is_right(piece.section, piece.position, &buffer)
+        })
+        && read_piece(&file, end, length.saturating_sub(end), &mut buffer)
+        && is_zero(&buffer);
+    is_right && store.note_part(part.id).is_ok()
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 /// Compares the room that parts need with that on the disk.

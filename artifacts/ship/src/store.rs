@@ -118,17 +118,22 @@ impl DeviceStore {
         let folder = path.parent().unwrap_or(&path);
         let named = fs::create_dir_all(folder).and_then(|()| fs::rename(partial, &path));
         named.map_err(ShipError::io("create", &path))?;
-        if let Some(identity) =
-            FileIdentity::of_path(&path).map_err(ShipError::bundle(path.display()))?
-        {
-            let note = id.path_in(&self.path().join(NOTES));
-            let folder = note.parent().unwrap_or(&note);
-            fs::create_dir_all(folder).map_err(ShipError::io("create", folder))?;
-            // All numbers, so serialising cannot fail.
-            let text = serde_json::to_vec(&identity).unwrap_or_default();
-            heg_files::write_whole(&note, &[&text])?;
-        }
-        Ok(())
+        self.note_part(id)
+    }
+
+    /// Notes that the bytes of a part were checked.
+    pub(crate) fn note_part(&self, id: PartId) -> Result<(), ShipError> {
+        let path = id.path_in(&self.parts());
+        let identity = FileIdentity::of_path(&path).map_err(ShipError::bundle(path.display()))?;
+        let Some(identity) = identity else {
+            return Ok(());
+        };
+        let note = id.path_in(&self.path().join(NOTES));
+        let folder = note.parent().unwrap_or(&note);
+        fs::create_dir_all(folder).map_err(ShipError::io("create", folder))?;
+        // All numbers, so serialising cannot fail.
+        let text = serde_json::to_vec(&identity).unwrap_or_default();
+        Ok(heg_files::write_whole(&note, &[&text])?)
     }
 
     /// Puts the view of a bundle whose parts are all here, so that it survives a power cut.

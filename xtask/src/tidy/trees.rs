@@ -78,7 +78,15 @@ const OPENVINO: Forbidden = Forbidden {
 };
 const NETWORK: Forbidden = Forbidden {
     what: "HTTP",
-    crates: &["tokio", "mio", "hyper", "hyper_util", "socket2"],
+    crates: &[
+        "tokio",
+        "mio",
+        "hyper",
+        "hyper_util",
+        "socket2",
+        "ureq",
+        "rustls",
+    ],
 };
 const FILES: Forbidden = Forbidden {
     what: "files",

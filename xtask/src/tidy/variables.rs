@@ -46,7 +46,7 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 
 /// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
 /// process, and is its own.
-const VARIABLES: [(&str, &[&str]); 21] = [
+const VARIABLES: [(&str, &[&str]); 24] = [
     ("HEG_BLESS", &["artifacts/tests/it/fixture.rs"]),
     ("HEG_BUNDLES", &["heg-compiler/cli/src/output.rs"]),
     (
@@ -95,6 +95,7 @@ const VARIABLES: [(&str, &[&str]); 21] = [
             "tests/it/gpu_lanes.rs",
         ],
     ),
+    ("HEG_REQUIRE_REGISTRY", &["artifacts/ship/tests/it/real.rs"]),
     (
         "HEG_REQUIRE_CLIENTS",
         &["tests/serve/clients.rs", "xtask/src/test/mod.rs"],
@@ -121,6 +122,7 @@ const VARIABLES: [(&str, &[&str]); 21] = [
     (
         "HEG_SKIPPED",
         &[
+            "artifacts/ship/tests/it/bundles.rs",
             "heg-runtime/gpu/tests/it/device.rs",
             "tests/src/lib.rs",
             "xtask/src/test/mod.rs",
@@ -135,6 +137,7 @@ const VARIABLES: [(&str, &[&str]); 21] = [
         "HEG_TRACES",
         &["heg-runtime/sim/tests/scheduler/action_logs.rs"],
     ),
+    ("HEG_STORE", &["heg-runtime/cli/src/ship/mod.rs"]),
     ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),
     ("HEG_VK_AS", &["heg-runtime/gpu/src/device.rs"]),
     (

@@ -154,10 +154,10 @@ impl Source for Registry {
                     }
                 }
             }
-            404 => Err(ShipError::Missing {
-                what: format!("blob `{digest}`"),
-                place: self.place(),
-            }),
+            404 => {
+                let message = format!("it names blob `{digest}`, which is not there");
+                Err(ShipError::document("the manifest", self.place(), message))
+            }
             _ => Err(answer.unexpected("206")),
         }
     }

@@ -97,7 +97,8 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 /// A number of bytes for people, in units of ten.
 pub(crate) fn bytes(count: u64) -> String {
     let (unit, divisor) = match count {
-        0..1_000_000 => ("kB", 1e3),
+        0..1000 => return format!("{count} B"),
+        1000..1_000_000 => ("kB", 1e3),
         1_000_000..1_000_000_000 => ("MB", 1e6),
         _ => ("GB", 1e9),
     };

@@ -27,6 +27,8 @@ fn help() {
         "explain",
         "state",
         "profile",
+        #[cfg(feature = "ship")]
+        "pull",
     ] {
         insta::assert_snapshot!(format!("help_{command}"), heg(&[command, "--help"]));
     }

@@ -1,0 +1,15 @@
+//! Bundles on their way: what arrives is the file or nothing, whatever the other side does.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
+
+mod bundles;
+mod device;
+mod layouts;
+mod lies;
+mod lying;
+mod real;
+mod signed;

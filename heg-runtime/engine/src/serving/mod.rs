@@ -33,7 +33,7 @@ use super::waits::{Entry, Waits};
 use super::warming::Warming;
 use heg_costs::AnnotatedCosts;
 use heg_draft::History;
-use heg_exec::PairedRoles;
+use heg_exec::{Loader, PairedRoles};
 use heg_sched::{
     Action, Actions, Class, ClientId, Event, Finish, FlowId, Lane, Micros, ModelShape, Observer,
     PromptLogits, RequestId, Scheduler, Submission, Ticket, Work,
@@ -72,6 +72,8 @@ pub(super) struct Serving {
     waits: Waits,
     /// Two roles that run every kernel together, if any do.
     pair: Option<Arc<PairedRoles>>,
+    /// The devices, which count what they copied.
+    loader: Arc<Loader>,
     model: ModelShape,
     /// End-of-sequence tokens of the model.
     eos_ids: Vec<u32>,
@@ -160,6 +162,7 @@ impl Serving {
             last_launch: Instant::now(),
             waits: Waits::default(),
             pair: loader.pair().cloned(),
+            loader,
             model,
         }
     }

@@ -29,6 +29,7 @@ impl Serving {
         status.dispatch_us = self.dispatch.as_micros() as u64;
         (status.calibrated_rows, status.calibrating_rows) = self.calibrations.rows();
         status.pair = self.pair.as_deref().and_then(PairStatus::of);
+        status.moved_caches = self.loader.moved_caches();
         status.waits = self.waits.status();
         status.flows_kept = self.room.memory.flows_kept() as u32;
         status.kv_bytes = self.room.memory.bytes();

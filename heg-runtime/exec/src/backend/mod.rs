@@ -34,6 +34,7 @@ use crate::place::Place;
 use crate::table::FormTable;
 pub(crate) use runner::{AloneCall, BoundPort, Runner};
 
+pub use gpu::MovedCaches;
 pub use programs::{HandOvers, PairLanes, PairedRoles, Partition, WorkItem};
 
 /// Prepares and runs kernels of one kind.
@@ -73,6 +74,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Why a device that was there is lost; `None` if it is not. All rungs of its role go with it, and the element types
     /// of the others may change, so every kernel is prepared anew.
     fn why_lost(&self, _: &DeviceFacts) -> Option<String> {
+        None
+    }
+
+    /// Keys and values that were copied between the host and its devices; `None` if it has none with caches of their own.
+    fn moved_caches(&self) -> Option<MovedCaches> {
         None
     }
 

@@ -12,11 +12,13 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use heg_gpu::{GpuCache, GpuDevice};
 use heg_openvino::{Memory, Tensor, TensorType};
 
+use super::changes::Changes;
 use super::home::MemoryHome;
 use super::program_rows::{ProgramRows, program_rows};
 use super::region::Region;
@@ -29,11 +31,10 @@ pub struct KvCache {
     tokens: usize,
     /// Its number among the caches of this process.
     number: u64,
-    /// Times that its rows may have been written.
-    writes: AtomicU64,
+    changes: Mutex<Changes>,
 }
 
-/// Stands for the content of a cache: rows that were read are still the cache's as long as it has the same stamp.
+/// Stands for the content of a cache at a time: what was written since is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KvStamp {
     /// The cache.
@@ -138,7 +139,7 @@ impl KvCache {
             shape,
             tokens: 0,
             number: CACHES.fetch_add(1, Ordering::Relaxed),
-            writes: AtomicU64::new(0),
+            changes: Mutex::default(),
         }
     }
 
@@ -152,7 +153,19 @@ impl KvCache {
 
     /// Whether it was made where a device knows it.
     pub(super) fn is_known(&self) -> bool {
-        matches!(*self.region, Region::Known(_))
+        matches!(*self.region, Region::Known(_) | Region::Gpu(_))
+    }
+
+    /// The cache as a GPU has it, if it is memory that the GPU works on, too.
+    pub(crate) fn on_gpu(&self, device: &GpuDevice) -> Option<GpuCache> {
+        match &*self.region {
+            Region::Gpu(shared) if shared.is_on(device) => Some(GpuCache {
+                region: shared.region().clone(),
+                half_bytes: self.shape.half_bytes() as u64,
+                rows: u32::try_from(self.shape.context_tokens + self.shape.padding_rows).ok()?,
+            }),
+            Region::Gpu(_) | Region::Known(_) | Region::Reserved(_) => None,
+        }
     }
 
     /// Tokens that it has room for.
@@ -164,13 +177,25 @@ impl KvCache {
     pub(crate) fn stamp(&self) -> KvStamp {
         KvStamp {
             cache: self.number,
-            writes: self.writes.load(Ordering::Relaxed),
+            writes: self.changes().count(),
         }
     }
 
-    /// Changes the stamp. A reader of the stamp has been given the cache since, by a channel or a lock.
-    fn note_write(&self) {
-        self.writes.fetch_add(1, Ordering::Relaxed);
+    /// The first row that may have been written since a stamp; `None` if none was.
+    pub(crate) fn changed_since(&self, stamp: KvStamp) -> Option<usize> {
+        match stamp.cache == self.number {
+            true => self.changes().since(stamp.writes),
+            false => Some(0),
+        }
+    }
+
+    /// Notes that the rows from one on may have been written.
+    pub(crate) fn note_write(&self, first: usize) {
+        self.changes().note(first);
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of tokens in the cache.
@@ -196,7 +221,7 @@ impl KvCache {
         first: usize,
         count: usize,
     ) -> Result<Tensor, ExecError> {
-        self.note_write();
+        self.note_write(first);
         let memory: Arc<dyn Memory> = self.region.clone();
         let offset = self.offset(layer, half, first);
         Tensor::new(
@@ -208,7 +233,7 @@ impl KvCache {
         .map_err(openvino("view of the KV cache"))
     }
 
-    /// Returns rows [first, first + count) of one half of a layer, for a CPU program.
+    /// Returns rows [first, first + count) of one half of a layer, for a CPU program that writes them.
     pub fn for_program(
         &self,
         layer: usize,
@@ -216,7 +241,18 @@ impl KvCache {
         first: usize,
         count: usize,
     ) -> Result<ProgramRows<'_>, ExecError> {
-        self.note_write();
+        self.note_write(first);
+        self.read_by_program(layer, half, first, count)
+    }
+
+    /// Returns the same rows for a CPU program that only reads them.
+    pub(crate) fn read_by_program(
+        &self,
+        layer: usize,
+        half: Half,
+        first: usize,
+        count: usize,
+    ) -> Result<ProgramRows<'_>, ExecError> {
         let start = self.offset(layer, half, 0);
         let limit = self.shape.context_tokens + self.shape.padding_rows;
         let rows = (first + count <= limit && layer < self.shape.layers)
@@ -261,7 +297,7 @@ impl KvCache {
         row: usize,
         bytes: &[u8],
     ) -> Result<(), ExecError> {
-        self.note_write();
+        self.note_write(row);
         if self.region.write(self.offset(layer, half, row), bytes) {
             Ok(())
         } else {
@@ -325,7 +361,7 @@ impl KvCache {
 
     /// Reads the first `tokens` rows of every half from the output of [`save`](Self::save) for `saved` tokens.
     pub fn restore(&self, tokens: usize, saved: usize, from: &mut impl Read) -> io::Result<()> {
-        self.note_write();
+        self.note_write(0);
         let mut rows = vec![0; saved * self.shape.row_bytes()];
         let wanted = tokens.min(saved) * self.shape.row_bytes();
         for (layer, half) in self.halves() {

@@ -7,6 +7,7 @@ use heg_artifacts::manifest::ElementType;
 use heg_openvino::TensorType;
 
 mod activations;
+mod changes;
 mod home;
 mod kv;
 mod kv_room;

@@ -91,7 +91,10 @@ void write_groups(uint row, uint rows, uint piece, Words to) {
 // behind the other.
 void write_pieces(uint row, uint rows, Words to, uint stride, Words state, uint first, uint step) {
     uint target = row;
-    if (FORM == CACHE_BF16 || FORM == CACHE_F32) target = first_cache_row_of(state, row) + cache_row_of(state, row);
+    if (FORM == CACHE_BF16 || FORM == CACHE_F32) {
+        target = cache_row_of(state, row);
+        to = Words(half_of(state, row, to));
+    }
     for (uint piece = first; piece < PIECES; piece += step) {
         uint end = min(piece * PIECE + PIECE, WIDTH), start = piece * PIECE + gl_LocalInvocationIndex;
         if (FORM == OPERAND) {

@@ -1,7 +1,7 @@
 //! The memory of a lane on a device, and the commands that were recorded over it.
 //!
-//! Activations of the batch at hand are in its first rows; keys and values are in a pool of rows of each layer. Where a call
-//! needs more than there is, all is made anew, larger.
+//! Activations of the batch at hand are in its first rows. Where a call needs more than there is, all is made anew, larger.
+//! Keys and values are elsewhere (`caches`): commands find them by the state of rows, and so stay as they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use heg_gpu::{
 use heg_sched::Launch;
 use heg_spec::Group;
 
-use super::caches::Runs;
+use super::caches::Copies;
 use super::form::GpuForm;
 use super::pace::Pace;
 use super::pass::Chosen;
@@ -29,8 +29,6 @@ pub(super) struct Room {
     pub(super) rows: usize,
     /// Rows that the head takes.
     pub(super) head_rows: usize,
-    /// Rows of the pool of keys and values.
-    pub(super) cache_rows: usize,
     /// Elements of scratch memory for each row.
     pub(super) scratch_elements: u32,
 }
@@ -45,11 +43,6 @@ impl Room {
         Self {
             rows: self.rows.max(asked.rows),
             head_rows: rows(self.head_rows, asked.head_rows),
-            // Twice as many, as every sequence grows.
-            cache_rows: match asked.cache_rows > self.cache_rows {
-                true => rows(0, 2 * asked.cache_rows),
-                false => self.cache_rows,
-            },
             scratch_elements: self.scratch_elements.max(asked.scratch_elements),
         }
     }
@@ -89,9 +82,7 @@ pub(super) struct LaneMemory {
     pub(super) last: GpuRegion,
     pub(super) logits: GpuRegion,
     scratch: GpuRegion,
-    /// By layer: keys and values.
-    pub(super) caches: Vec<[GpuRegion; 2]>,
-    pub(super) runs: Runs,
+    pub(super) copies: Copies,
     orders: BTreeMap<OrderKey, Arc<GpuOrder>>,
     /// Copies of a pass; none before the first, and behind one that failed.
     pub(super) under_way: Option<UnderWay>,
@@ -117,21 +108,15 @@ impl LaneMemory {
         let floats = |rows: usize, width: u32| 4 * rows as u64 * u64::from(width);
         let row = |width| device.memory(floats(room.rows, width));
         let query = model.heads * model.head_dim;
-        let key = u64::from(model.kv_heads * model.head_dim) * kv.bytes();
-        let cache = || device.memory(room.cache_rows as u64 * key);
-        let layers = manifest.layers.iter();
         Ok(Self {
-            state: CallState::new(device, limits(manifest, room))?,
+            state: CallState::new(device, limits(manifest, room, kv))?,
             hidden: [row(model.hidden)?, row(model.hidden)?],
             query: row(query)?,
             attended: row(query)?,
             last: device.memory(floats(room.head_rows, model.hidden))?,
             logits: device.memory(floats(room.head_rows, model.vocab))?,
             scratch: row(room.scratch_elements.max(1))?,
-            caches: layers
-                .map(|_| Ok([cache()?, cache()?]))
-                .collect::<Result<_, GpuError>>()?,
-            runs: Runs::new(room.cache_rows, manifest.layers.len()),
+            copies: Copies::new(manifest.layers.len()),
             orders: BTreeMap::new(),
             under_way: None,
             pace: Pace::default(),
@@ -145,7 +130,12 @@ impl LaneMemory {
     pub(super) fn make_room(&mut self, form: &GpuForm, asked: Room) -> Result<(), ExecError> {
         let room = self.room.grown(asked);
         if room != self.room || self.kv != form.kv {
-            *self = Self::of_room(form, room).map_err(failed(&form.name))?;
+            let has_copies = self.kv == form.kv;
+            let made = Self::of_room(form, room).map_err(failed(&form.name))?;
+            let before = std::mem::replace(self, made);
+            if has_copies {
+                self.copies = before.copies;
+            }
         }
         Ok(())
     }
@@ -196,11 +186,12 @@ impl LaneMemory {
         let inputs = inputs.map(|port| self.rows_of(chosen, port, false));
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let outputs = chosen.kernel.outputs.iter();
-        let outputs = outputs.filter_map(|port| self.rows_of(chosen, port, true).transpose());
+        let outputs = outputs.map(|port| self.rows_of(chosen, port, true));
         let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
         let rows = u32::try_from(chosen.rows).unwrap_or(u32::MAX);
         let call = GpuCall {
             rows,
+            layer: u32::try_from(layer_of(form, chosen.launch)).unwrap_or(u32::MAX),
             weights: &form.weights,
             inputs: &inputs,
             outputs: &outputs,
@@ -228,7 +219,7 @@ impl LaneMemory {
         GpuOrder::record(self.device(), &[&both[first..]]).map_err(failed(&form.name))
     }
 
-    /// The rows of a port; none for positions, which are in the state.
+    /// The rows of a port; none for positions, keys and values, which are in the state.
     fn rows_of(
         &self,
         chosen: &Chosen<'_>,
@@ -236,10 +227,6 @@ impl LaneMemory {
         is_output: bool,
     ) -> Result<Option<GpuRows>, ExecError> {
         let layer = layer_of(chosen.form, chosen.launch);
-        let cached = |half: usize| {
-            let halves = self.caches.get(layer);
-            halves.map(|halves| halves[half].clone())
-        };
         let rotary = |part: usize| -> Result<GpuRegion, ExecError> {
             let table = chosen.target.rope(chosen.form.bundle.manifest());
             let table = table.ok_or_else(|| chosen.target.unknown())?;
@@ -250,11 +237,9 @@ impl LaneMemory {
         let region = match port.role {
             Role::Hidden if is_head => Some(self.last.clone()),
             Role::Logits => Some(self.logits.clone()),
-            Role::Key => cached(0),
-            Role::Value => cached(1),
             Role::Cos => Some(rotary(0)?),
             Role::Sin => Some(rotary(1)?),
-            Role::Position => return Ok(None),
+            Role::Key | Role::Value | Role::Position => return Ok(None),
             role @ (Role::Hidden | Role::Query | Role::Attended) => {
                 let passed = Passed::of(role, layer, is_output);
                 passed.map(|passed| self.passed(passed).clone())
@@ -278,13 +263,15 @@ fn key(chosen: &Chosen<'_>) -> OrderKey {
 }
 
 /// Bounds of the state of rows in a memory of a model.
-fn limits(manifest: &Manifest, room: Room) -> StateLimits {
+fn limits(manifest: &Manifest, room: Room, kv: ElementType) -> StateLimits {
+    let model = &manifest.model;
     let count = |rows: usize| u32::try_from(rows).unwrap_or(u32::MAX);
     let positions = manifest.rope.iter().map(|table| table.rows).min();
     StateLimits {
         rows: count(room.rows),
-        cache_rows: count(room.cache_rows),
-        positions: positions.unwrap_or(manifest.model.context_tokens),
-        tokens: manifest.model.vocab,
+        layers: count(manifest.layers.len()),
+        cache_row_bytes: u64::from(model.kv_heads * model.head_dim) * kv.bytes(),
+        positions: positions.unwrap_or(model.context_tokens),
+        tokens: model.vocab,
     }
 }

@@ -3,7 +3,6 @@
 //! Activations of the batch at hand are in its first rows. Where a call needs more than there is, all is made anew, larger.
 //! Keys and values are elsewhere (`caches`): commands find them by the state of rows, and so stay as they are.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_artifacts::manifest::{ElementType, Manifest, Port, Role};
@@ -18,6 +17,7 @@ use super::caches::Copies;
 use super::form::GpuForm;
 use super::pace::Pace;
 use super::pass::Chosen;
+use super::recorded::Recorded;
 use super::role::{GpuRole, failed};
 use super::taken::UnderWay;
 use crate::error::ExecError;
@@ -69,6 +69,14 @@ impl Passed {
     }
 }
 
+/// The rows that a launch works on, and those that a head is gathered from and to.
+pub(super) struct Ports {
+    inputs: Vec<Option<GpuRows>>,
+    outputs: Vec<Option<GpuRows>>,
+    from: GpuRows,
+    last: GpuRows,
+}
+
 /// A lane's memory on the device of a role.
 pub(super) struct LaneMemory {
     pub(super) role: Arc<GpuRole>,
@@ -83,17 +91,11 @@ pub(super) struct LaneMemory {
     pub(super) logits: GpuRegion,
     scratch: GpuRegion,
     pub(super) copies: Copies,
-    orders: BTreeMap<OrderKey, Arc<GpuOrder>>,
+    pub(super) recorded: Recorded,
     /// Copies of a pass; none before the first, and behind one that failed.
     pub(super) under_way: Option<UnderWay>,
     pub(super) pace: Pace,
 }
-
-/// A launch, its rows, and whether the head's rows are gathered on the device.
-type OrderKey = (Option<u32>, Group, usize, bool);
-
-/// Launches whose commands are kept. Chosen: some forty numbers of rows of a model of thirty layers.
-const RECORDED_MAX: usize = 4096;
 
 impl LaneMemory {
     /// Memory on the device of a form's role.
@@ -117,7 +119,7 @@ impl LaneMemory {
             logits: device.memory(floats(room.head_rows, model.vocab))?,
             scratch: row(room.scratch_elements.max(1))?,
             copies: Copies::new(manifest.layers.len()),
-            orders: BTreeMap::new(),
+            recorded: Recorded::default(),
             under_way: None,
             pace: Pace::default(),
             role: Arc::clone(role),
@@ -156,67 +158,55 @@ impl LaneMemory {
         }
     }
 
-    /// The recorded commands of launches.
-    pub(super) fn orders(
-        &mut self,
-        launches: &[Chosen<'_>],
-    ) -> Result<Vec<Arc<GpuOrder>>, ExecError> {
-        if self.orders.len() + launches.len() > RECORDED_MAX {
-            self.orders.clear();
-        }
-        let mut orders = Vec::with_capacity(launches.len());
-        for chosen in launches {
-            let key = key(chosen);
-            let order = match self.orders.get(&key) {
-                Some(order) => Arc::clone(order),
-                None => {
-                    let order = Arc::new(self.record(chosen)?);
-                    self.orders.insert(key, Arc::clone(&order));
-                    order
-                }
-            };
-            orders.push(order);
-        }
-        Ok(orders)
-    }
-
-    fn record(&self, chosen: &Chosen<'_>) -> Result<GpuOrder, ExecError> {
-        let form = chosen.form;
+    /// What a launch works on.
+    pub(super) fn ports(&self, chosen: &Chosen<'_>) -> Result<Ports, ExecError> {
         let inputs = chosen.kernel.inputs.iter();
         let inputs = inputs.map(|port| self.rows_of(chosen, port, false));
-        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let outputs = chosen.kernel.outputs.iter();
         let outputs = outputs.map(|port| self.rows_of(chosen, port, true));
-        let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
-        let rows = u32::try_from(chosen.rows).unwrap_or(u32::MAX);
-        let call = GpuCall {
-            rows,
-            layer: u32::try_from(layer_of(form, chosen.launch)).unwrap_or(u32::MAX),
-            weights: &form.weights,
-            inputs: &inputs,
-            outputs: &outputs,
-            scratch: &self.scratch,
-            state: &self.state,
-        };
-        let program = GpuTask::Program(&form.program, call);
-        let width = form.bundle.manifest().model.hidden;
+        let width = chosen.form.bundle.manifest().model.hidden;
         let plain = |region: &GpuRegion| GpuRows {
             region: region.clone(),
             stride: width,
         };
-        let half = Passed::of(Role::Hidden, layer_of(form, chosen.launch), false);
-        let from = plain(self.passed(half.unwrap_or(Passed::Hidden(0))));
-        let out = plain(&self.last);
-        let gather = GpuTask::Gather(GatherCall {
-            from: &from,
-            width,
-            rows,
-            out: &out,
-            state: &self.state,
-        });
-        let both = [gather, program];
-        let first = if chosen.gathers { 0 } else { 1 };
-        GpuOrder::record(self.device(), &[&both[first..]]).map_err(failed(&form.name))
+        let half = Passed::of(Role::Hidden, chosen.layer(), false);
+        Ok(Ports {
+            inputs: inputs.collect::<Result<_, _>>()?,
+            outputs: outputs.collect::<Result<_, _>>()?,
+            from: plain(self.passed(half.unwrap_or(Passed::Hidden(0)))),
+            last: plain(&self.last),
+        })
+    }
+
+    /// Writes launches down as one.
+    pub(super) fn record(&self, launches: &[Chosen<'_>]) -> Result<GpuOrder, ExecError> {
+        let ports = launches.iter().map(|chosen| self.ports(chosen));
+        let ports = ports.collect::<Result<Vec<_>, _>>()?;
+        let mut tasks = Vec::with_capacity(launches.len() + 1);
+        for (chosen, ports) in launches.iter().zip(&ports) {
+            let rows = u32::try_from(chosen.rows).unwrap_or(u32::MAX);
+            if chosen.gathers {
+                tasks.push(GpuTask::Gather(GatherCall {
+                    from: &ports.from,
+                    width: ports.from.stride,
+                    rows,
+                    out: &ports.last,
+                    state: &self.state,
+                }));
+            }
+            let call = GpuCall {
+                rows,
+                layer: u32::try_from(chosen.layer()).unwrap_or(u32::MAX),
+                weights: &chosen.form.weights,
+                inputs: &ports.inputs,
+                outputs: &ports.outputs,
+                scratch: &self.scratch,
+                state: &self.state,
+            };
+            tasks.push(GpuTask::Program(&chosen.form.program, call));
+        }
+        let name = launches.first().map_or("all", |chosen| &chosen.form.name);
+        GpuOrder::record(self.device(), &[&tasks]).map_err(failed(name))
     }
 
     /// The rows of a port; none for positions, keys and values, which are in the state.
@@ -255,11 +245,6 @@ impl LaneMemory {
 pub(super) fn layer_of(form: &GpuForm, launch: Launch) -> usize {
     let layers = form.bundle.manifest().layers.len();
     launch.layer.map_or(layers, |layer| layer as usize)
-}
-
-fn key(chosen: &Chosen<'_>) -> OrderKey {
-    let Launch { layer, group } = chosen.launch;
-    (layer, group, chosen.rows, chosen.gathers)
 }
 
 /// Bounds of the state of rows in a memory of a model.

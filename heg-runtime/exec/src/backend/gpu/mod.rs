@@ -12,6 +12,7 @@ mod memory;
 mod moved;
 mod pace;
 mod pass;
+mod recorded;
 mod role;
 mod session;
 mod taken;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use heg_artifacts::manifest::Kernel;
-use heg_gpu::{GpuCache, GpuCopies, GpuOrder, GpuPass, GpuRegion, RowState};
+use heg_gpu::{GpuCache, GpuCopies, GpuPass, GpuRegion, RowState};
 use heg_sched::{Launch, Span};
 use heg_spec::Group;
 
@@ -103,8 +103,7 @@ impl LaneMemory {
         under_way.clear();
         self.bring_rows(launches, batch, &mut under_way.copies)?;
         self.bring_caches(launches, &placed, &mut under_way.copies)?;
-        let orders = self.orders(launches)?;
-        let ran = self.submit(order, launches, &orders, &placed, &mut under_way)?;
+        let ran = self.submit(order, launches, &placed, &mut under_way)?;
         receive(order, &placed, &mut under_way)?;
         self.note_caches(launches.get(..ran).unwrap_or(launches), &placed);
         self.under_way = Some(under_way);
@@ -117,7 +116,6 @@ impl LaneMemory {
         &mut self,
         order: &Order<'_>,
         launches: &[Chosen<'_>],
-        orders: &[Arc<GpuOrder>],
         placed: &[Placed<'_>],
         under_way: &mut UnderWay,
     ) -> Result<usize, ExecError> {
@@ -125,19 +123,29 @@ impl LaneMemory {
             return Ok(0);
         };
         let failed = failed(&first.form.name);
-        let (together, start) = (self.pace.together(first.rows), Instant::now());
+        let together = self.pace.together(first.rows);
+        let units = self.units(launches, together)?;
+        let start = Instant::now();
         let UnderWay { copies, taken, .. } = under_way;
         let mut pass = GpuPass::new(copies, PATIENCE, order.cancel);
-        let mut ran = 0;
+        let (mut rest, mut ran) = (units.iter().peekable(), 0);
         loop {
             pass.wait_for_turn().map_err(&failed)?;
-            let rest = launches.iter().zip(orders).enumerate().skip(ran);
-            let goes_on =
-                |index: usize, next: &Chosen<'_>| index == 0 || (order.goes_on)(next.launch);
-            let group = rest.take_while(|(index, (next, _))| goes_on(*index, next));
-            let group: Vec<&GpuOrder> = group.take(together).map(|(_, (_, own))| &**own).collect();
-            ran += group.len();
-            let is_last = group.len() < together || ran == launches.len();
+            let (mut group, first) = (Vec::new(), ran);
+            let mut is_last = rest.peek().is_none();
+            while let Some(unit) = rest.next_if(|unit| {
+                unit.launches.end - first <= together || unit.launches.start == first
+            }) {
+                let mut own = unit.launches.clone();
+                let asked = |index: usize| launches.get(index).filter(|_| index > 0);
+                if !own.all(|index| asked(index).is_none_or(|it| (order.goes_on)(it.launch))) {
+                    is_last = true;
+                    break;
+                }
+                ran = unit.launches.end;
+                group.push(&*unit.order);
+                is_last = rest.peek().is_none();
+            }
             if is_last {
                 let done = launches.get(..ran).unwrap_or(launches);
                 self.take_rows(done, order, pass.copies(), taken)?;

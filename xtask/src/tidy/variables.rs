@@ -54,6 +54,7 @@ const VARIABLES: [(&str, &[&str]); 20] = [
         &[
             "heg-runtime/src/verified.rs",
             "heg-runtime/cli/tests/it/command.rs",
+            "heg-runtime/cli/tests/it/doctor_gpu.rs",
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/cli/tests/it/pressure.rs",
             "heg-runtime/cli/tests/it/soft_npu/mod.rs",
@@ -83,6 +84,7 @@ const VARIABLES: [(&str, &[&str]); 20] = [
     (
         "HEG_REQUIRE_GPU",
         &[
+            "heg-runtime/cli/tests/it/doctor_gpu.rs",
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/gpu/tests/it/device.rs",
             "tests/faults/vulkan/mod.rs",

@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heg_gpu::{GpuCache, GpuDevice};
-use heg_openvino::{Memory, Tensor, TensorType};
+use heg_openvino::{Memory, Tensor};
 
 use super::changes::Changes;
 use super::home::MemoryHome;
+use super::kv_shape::KvShape;
 use super::program_rows::{ProgramRows, program_rows};
 use super::region::Region;
 use crate::error::{ExecError, openvino};
@@ -52,66 +53,6 @@ pub enum Half {
     Keys,
     /// The values.
     Values,
-}
-
-/// Dimensions of a cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvShape {
-    /// Layers of the model.
-    pub layers: usize,
-    /// Width of a row: K·d elements.
-    pub width: usize,
-    /// Tokens of the longest context.
-    pub context_tokens: usize,
-    /// Rows reserved behind the longest context.
-    pub padding_rows: usize,
-    /// Element type of keys and values.
-    pub element: TensorType,
-}
-
-impl KvShape {
-    /// Bytes of address space that a cache takes; `None` if that does not fit an address space. Sizes of smaller
-    /// parts need no check of their own.
-    fn checked_bytes(&self) -> Option<usize> {
-        let row_bytes = self.width.checked_mul(self.element.bytes())?;
-        let rows = self.context_tokens.checked_add(self.padding_rows)?;
-        let half_bytes = rows.checked_mul(row_bytes)?;
-        let half_bytes = half_bytes.checked_next_multiple_of(PAGE_BYTES)?;
-        let halves = self.layers.checked_mul(2)?;
-        let bytes = halves.checked_mul(half_bytes)?;
-        isize::try_from(bytes).ok().map(isize::cast_unsigned)
-    }
-
-    /// Checks that a cache of this shape can exist; returns its bytes of address space.
-    ///
-    /// # Errors
-    ///
-    /// [`ExecError::Reserve`] if it cannot.
-    pub fn check(&self) -> Result<usize, ExecError> {
-        self.checked_bytes().ok_or_else(|| ExecError::Reserve {
-            bytes: usize::MAX,
-            source: io::ErrorKind::OutOfMemory.into(),
-        })
-    }
-
-    fn row_bytes(&self) -> usize {
-        self.width * self.element.bytes()
-    }
-
-    /// Bytes of a token, over all layers.
-    pub fn token_bytes(&self) -> usize {
-        2 * self.layers * self.row_bytes()
-    }
-
-    /// Bytes of memory that this number of tokens takes: whole pages in each half of each layer.
-    pub fn resident_bytes(&self, tokens: usize) -> usize {
-        2 * self.layers * (tokens * self.row_bytes()).next_multiple_of(PAGE_BYTES)
-    }
-
-    /// Bytes of one half of one layer: whole pages, so that accelerators can import it (DESIGN §4.8).
-    fn half_bytes(&self) -> usize {
-        ((self.context_tokens + self.padding_rows) * self.row_bytes()).next_multiple_of(PAGE_BYTES)
-    }
 }
 
 impl KvCache {
@@ -393,11 +334,11 @@ impl fmt::Debug for KvCache {
     }
 }
 
-const PAGE_BYTES: usize = 4096;
-
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
+    use heg_openvino::TensorType;
+
     use super::*;
 
     #[test]

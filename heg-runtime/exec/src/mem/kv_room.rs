@@ -11,7 +11,8 @@ use heg_artifacts::manifest::{Manifest, ShapeClass};
 use heg_spec::Group;
 
 use super::home::MemoryHome;
-use super::kv::{KvCache, KvShape};
+use super::kv::KvCache;
+use super::kv_shape::KvShape;
 use crate::error::ExecError;
 
 /// Makes the KV caches of a model.

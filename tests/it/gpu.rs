@@ -50,9 +50,8 @@ fn check(device: &Arc<GpuDevice>, bundle: &Path, soc: &str, activations: Activat
         let state = |(position, token): (u32, &u32)| RowState {
             position,
             cache_row: position,
-            first_cache_row: 0,
-            way: &[],
             token: *token,
+            ..RowState::default()
         };
         let states: Vec<_> = positions.zip(&tokens).map(state).collect();
         let found = on_gpu.run(&states, &[rows as u32 - 1]).unwrap();

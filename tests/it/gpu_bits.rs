@@ -14,16 +14,16 @@ use heg_text::{log_probabilities, most_likely};
 use crate::gpu_lanes::gpu_or_skip;
 
 /// Executors of the same model on a CPU and on a GPU, over the same rows.
-struct Both {
+pub(crate) struct Both {
     cpu: Executor,
-    gpu: Executor,
+    pub(crate) gpu: Executor,
     rows: ActivationRows,
     _workbench: Workbench,
 }
 
 /// The processor that runs a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum On {
+pub(crate) enum On {
     Cpu,
     Gpu,
 }
@@ -44,7 +44,7 @@ fn executor(bundle: &Path, soc: &str, chunk_tokens: usize, batch: usize) -> Exec
 }
 
 impl Both {
-    fn new(folder: &str) -> Self {
+    pub(crate) fn new(folder: &str) -> Self {
         let workbench = Workbench::new().unwrap();
         let compiled = workbench.compile(&fixture(folder), "model", |_| ());
         let bundle = compiled.unwrap().0;
@@ -63,12 +63,13 @@ impl Both {
         }
     }
 
-    fn cache(&self) -> KvCache {
+    /// A cache in memory of the host.
+    pub(crate) fn cache(&self) -> KvCache {
         assert_eq!(self.cpu.kv_shape(), self.gpu.kv_shape());
         KvCache::reserve(self.cpu.kv_shape()).unwrap()
     }
 
-    fn layers(&self) -> u32 {
+    pub(crate) fn layers(&self) -> u32 {
         self.cpu.manifest().layers.len() as u32
     }
 
@@ -86,7 +87,12 @@ impl Both {
     }
 
     /// Runs tokens of a sequence through the model, and returns the logits of the last.
-    fn pass(&mut self, cache: &mut KvCache, tokens: &[u32], on: &dyn Fn(usize) -> On) -> Vec<f32> {
+    pub(crate) fn pass(
+        &mut self,
+        cache: &mut KvCache,
+        tokens: &[u32],
+        on: &dyn Fn(usize) -> On,
+    ) -> Vec<f32> {
         let spans = [Span {
             row: 0,
             tokens: tokens.len(),
@@ -119,7 +125,16 @@ impl Both {
     /// Logits of a prompt in two chunks, and of tokens that follow it as the model wants, as bits, and these tokens with
     /// their log probabilities.
     fn answer(&mut self, on: &dyn Fn(usize) -> On) -> (Vec<u32>, Vec<(u32, u64)>) {
-        let mut cache = self.cache();
+        let cache = self.cache();
+        self.answer_over(cache, on)
+    }
+
+    /// The same over a cache that is empty.
+    pub(crate) fn answer_over(
+        &mut self,
+        mut cache: KvCache,
+        on: &dyn Fn(usize) -> On,
+    ) -> (Vec<u32>, Vec<(u32, u64)>) {
         let prompt: Vec<u32> = (0..21).map(|at| 5 + at * at % 200).collect();
         let (mut bits, mut said) = (Vec::new(), Vec::new());
         let mut next = prompt[..12].to_vec();

@@ -22,6 +22,7 @@ mod gguf_text;
 mod golden;
 mod gpu;
 mod gpu_bits;
+mod gpu_caches;
 mod gpu_lanes;
 mod gpu_mixed;
 mod gpu_modules;

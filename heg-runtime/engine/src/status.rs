@@ -3,7 +3,7 @@
 use super::health::LostLane;
 use super::kept::KeptStatus;
 use super::waits::WaitStatus;
-use heg_exec::PairedRoles;
+use heg_exec::{MovedCaches, PairedRoles};
 use heg_sched::{ActivationCounts, Class, Lane};
 use heg_spec::Side;
 
@@ -74,6 +74,8 @@ pub struct Status {
     pub lost: Vec<LostLane>,
     /// Two devices that run every kernel together, if any do.
     pub pair: Option<PairStatus>,
+    /// Keys and values that were copied between the host and a GPU since the start; `None` without a GPU.
+    pub moved_caches: Option<MovedCaches>,
     /// Tokens of prompts that were prefilled since the start.
     pub prompt_tokens: u64,
     /// Tokens of prompts that were reused from a cache since the start.

@@ -11,7 +11,7 @@ use heg_artifacts::Bundle;
 use heg_artifacts::manifest::Manifest;
 
 use crate::answers;
-use crate::backend::{Session, SessionRoom, Tailor};
+use crate::backend::{MovedCaches, Session, SessionRoom, Tailor};
 use crate::batch::Batch;
 use crate::duty::Duty;
 use crate::embedding::EmbeddingTable;
@@ -387,6 +387,11 @@ impl Executor {
     /// The room of KV caches.
     pub fn kv_room(&self) -> KvRoom {
         self.kv.clone()
+    }
+
+    /// Keys and values that its devices copied so far (see [`Loader::moved_caches`]).
+    pub fn moved_caches(&self) -> Option<MovedCaches> {
+        self.needs.loader.moved_caches()
     }
 
     /// The home of rows of activations.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
 use heg_gpu::{
-    Arithmetic, Fidelity, GpuDevice, GpuFindings, GpuInfo, GpuModel, GpuModelOptions, GpuOptions,
-    Means, RowState, Sharing,
+    Arithmetic, CacheMemory, Fidelity, GpuDevice, GpuFindings, GpuInfo, GpuModel, GpuModelOptions,
+    GpuOptions, Means, RowState, Sharing,
 };
 use heg_spec::Activations;
 use serde::{Deserialize, Serialize};
@@ -68,6 +68,15 @@ enum KnownSharing {
     Copied,
 }
 
+/// [`CacheMemory`] in files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KnownCaches {
+    Imported,
+    Shared,
+    Copied,
+}
+
 /// [`Arithmetic`] in files: what is carried out by steps of other operations, and whether bytes are multiplied by an
 /// instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +93,7 @@ struct KnownArithmetic {
 #[serde(deny_unknown_fields)]
 struct Found {
     sharing: KnownSharing,
+    caches: KnownCaches,
     /// None where results have not the bits of the CPU programs.
     arithmetic: Option<KnownArithmetic>,
 }
@@ -181,6 +191,11 @@ impl Found {
                 Sharing::Imported => KnownSharing::Imported,
                 Sharing::Copied => KnownSharing::Copied,
             },
+            caches: match device.cache_memory() {
+                CacheMemory::Imported => KnownCaches::Imported,
+                CacheMemory::Shared => KnownCaches::Shared,
+                CacheMemory::Copied => KnownCaches::Copied,
+            },
             arithmetic: (*device.fidelity() == Fidelity::Equal).then_some(known),
         }
     }
@@ -202,6 +217,11 @@ impl Found {
             sharing: Some(match self.sharing {
                 KnownSharing::Imported => Sharing::Imported,
                 KnownSharing::Copied => Sharing::Copied,
+            }),
+            caches: Some(match self.caches {
+                KnownCaches::Imported => CacheMemory::Imported,
+                KnownCaches::Shared => CacheMemory::Shared,
+                KnownCaches::Copied => CacheMemory::Copied,
             }),
             arithmetic,
         }
@@ -304,7 +324,8 @@ fn run(question: &BundleQuestion, bundle: Arc<Bundle>) -> Result<Found, heg_gpu:
 /// Rows of passes: a decode step, some rows, and on devices of hardware a chunk, whose products go by tiles.
 const PASSES: [u32; 3] = [1, 4, 40];
 
-const REVISION: u32 = 1;
+/// 2: with the memory of keys and values.
+const REVISION: u32 = 2;
 
 /// Most bytes of a file. Chosen: a reason has a line of a driver's.
 const FILE_BYTES_MAX: u64 = 1 << 16;
@@ -318,6 +339,7 @@ mod tests {
     fn found(sharing: KnownSharing) -> Found {
         Found {
             sharing,
+            caches: KnownCaches::Shared,
             arithmetic: Some(KnownArithmetic {
                 fma_by_steps: true,
                 division_by_steps: false,
@@ -354,7 +376,7 @@ mod tests {
         let path = folder.path().join(FOLDER).join("gpu-x");
         let text = std::fs::read_to_string(&path).unwrap();
         for wrong in [
-            text.replace("\"revision\":1", "\"revision\":2"),
+            text.replace("\"revision\":2", "\"revision\":3"),
             text.replace("refused", "accepted"),
             text[..text.len() - 1].to_owned(),
             String::new(),

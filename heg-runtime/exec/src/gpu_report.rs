@@ -25,6 +25,8 @@ pub struct GpuReport {
     pub dots: bool,
     /// Access to weights: `imported` or `copied`.
     pub weights: String,
+    /// Memory of keys and values: `imported` or `shared` where the host works on it, too, or else `copied`.
+    pub caches: String,
     /// Cases that each operation was tried with.
     pub cases: usize,
     /// Operations, each with the number of cases in which its bits differed.
@@ -80,6 +82,7 @@ pub(crate) fn report(gpu: Option<String>) -> Result<GpuReport, GpuError> {
             Sharing::Copied => "copied",
         }
         .to_owned(),
+        caches: device.cache_memory().to_string(),
         cases: probe.cases,
         wrong: wrong
             .map(|(operation, wrong)| ((*operation).to_owned(), *wrong))

@@ -41,7 +41,9 @@ mod verdict_file;
 pub mod verdicts;
 mod warm;
 
-pub use backend::{HandOvers, LoadPermit, PairLanes, PairedRoles, Partition, WorkItem};
+pub use backend::{
+    HandOvers, LoadPermit, MovedCaches, PairLanes, PairedRoles, Partition, WorkItem,
+};
 pub use batch::{Batch, Coming, GoesOn};
 pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};
 pub use duty::Duty;

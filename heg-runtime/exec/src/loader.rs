@@ -14,7 +14,7 @@ use heg_sched::MachineLanes;
 use heg_spec::policy::Pairing;
 use heg_spec::{DeviceClass, Group, Soc};
 
-use crate::backend::{self, Backend, Origin, PairLanes, PairedRoles};
+use crate::backend::{self, Backend, MovedCaches, Origin, PairLanes, PairedRoles};
 use crate::duty::Duty;
 use crate::error::{ExecError, Loss};
 use crate::form::{BackendIndex, Form};
@@ -242,11 +242,16 @@ impl Loader {
         left.next().is_some()
     }
 
+    /// Keys and values that were copied between the host and GPUs since the bundle was opened; `None` if there is no GPU.
+    pub fn moved_caches(&self) -> Option<MovedCaches> {
+        let mut backends = self.backends.iter();
+        backends.find_map(|backend| backend.moved_caches())
+    }
+
     /// The home of rows and KV caches, so that devices work on them without copies.
     pub fn home(&self) -> MemoryHome {
         let homes = self.backends.iter().map(|backend| backend.home());
-        let mut known = homes.filter(|home| !home.is_host());
-        known.next().unwrap_or_default()
+        homes.fold(MemoryHome::default(), MemoryHome::or)
     }
 
     /// The back ends, in the order of `BackendIndex`.

@@ -12,8 +12,8 @@ use heg_artifacts::program::{
     scratch_width,
 };
 use heg_gpu::{
-    CallState, GpuCall, GpuDevice, GpuError, GpuOptions, GpuOrder, GpuProgram, GpuRegion, GpuRows,
-    GpuTask, GpuWeight, RowState, StateLimits,
+    CallState, GpuCache, GpuCall, GpuDevice, GpuError, GpuOptions, GpuOrder, GpuProgram, GpuRegion,
+    GpuRows, GpuTask, GpuWeight, RowState, StateLimits,
 };
 use heg_spec::{Activations, Group, GroupColumns, Seeded};
 
@@ -110,13 +110,16 @@ impl Bench {
     fn state(&self, rows: u32, position: u32) -> Result<CallState, GpuError> {
         let limits = StateLimits {
             rows,
-            cache_rows: position + rows,
+            layers: 1,
+            cache_row_bytes: CACHE_ROW_BYTES,
             positions: position + rows,
             tokens: 1,
         };
         let state = CallState::new(&self.device, limits)?;
+        let cache = GpuCache::new(&self.device, 1, position + rows, CACHE_ROW_BYTES)?;
         let row = |row| RowState {
             position: position + row,
+            cache: Some(&cache),
             cache_row: position + row,
             ..RowState::default()
         };
@@ -142,7 +145,7 @@ impl Bench {
         let calls = Calls {
             rows,
             inputs: vec![Some(self.floats(rows, width)?)],
-            outputs: vec![self.floats(rows, width)?],
+            outputs: vec![Some(self.floats(rows, width)?)],
             matrices: Vec::new(),
         };
         self.order(&subject, &calls, count, 0)
@@ -218,7 +221,7 @@ impl Bench {
         let calls = Calls {
             rows,
             inputs: vec![Some(self.floats(rows, columns)?)],
-            outputs: vec![self.floats(rows, outputs)?],
+            outputs: vec![Some(self.floats(rows, outputs)?)],
             matrices: all.into_iter().map(matrix).collect(),
         };
         let product = self.order(&subject, &calls, count, 0)?;
@@ -248,23 +251,13 @@ impl Bench {
             if rows > 8 && context > 8192 {
                 continue;
             }
-            let (heads, kv_heads, head_dim) = (32, 8, 64);
+            let (heads, kv_heads, head_dim) = (32, KV_HEADS, HEAD_DIM);
             let subject = Subject::attention(heads, kv_heads, head_dim);
-            let cache = |_| -> Result<Option<GpuRows>, GpuError> {
-                let width = kv_heads * head_dim;
-                let region = self
-                    .device
-                    .memory(2 * u64::from(context + rows) * u64::from(width))?;
-                Ok(Some(GpuRows {
-                    region,
-                    stride: width,
-                }))
-            };
             let query = self.floats(rows, heads * head_dim)?;
             let calls = Calls {
                 rows,
-                inputs: vec![Some(query), cache(())?, cache(())?, None],
-                outputs: vec![self.floats(rows, heads * head_dim)?],
+                inputs: vec![Some(query), None, None, None],
+                outputs: vec![Some(self.floats(rows, heads * head_dim)?)],
                 matrices: Vec::new(),
             };
             let seconds = self.seconds(&self.order(&subject, &calls, 10, context)?)? / 10.0;
@@ -304,6 +297,7 @@ impl Bench {
         let outputs = calls.outputs.get(..kernel.outputs.len());
         let of_call = |weights| GpuCall {
             rows: calls.rows,
+            layer: 0,
             weights,
             inputs: &calls.inputs,
             outputs: outputs.unwrap_or_default(),
@@ -318,11 +312,18 @@ impl Bench {
     }
 }
 
+/// Heads of keys and values, and their elements, as models of 1B have them.
+const KV_HEADS: u32 = 8;
+const HEAD_DIM: u32 = 64;
+
+/// Bytes of a row of keys in bf16.
+const CACHE_ROW_BYTES: u64 = 2 * (KV_HEADS * HEAD_DIM) as u64;
+
 /// Memory of calls.
 struct Calls {
     rows: u32,
     inputs: Vec<Option<GpuRows>>,
-    outputs: Vec<GpuRows>,
+    outputs: Vec<Option<GpuRows>>,
     matrices: Vec<GpuWeight>,
 }
 

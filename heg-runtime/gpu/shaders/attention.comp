@@ -4,7 +4,7 @@
 // depend on nothing beside it. Scores of a stretch are computed side by side; values are added token by token, one
 // invocation for each dimension of each row, while those of the next tokens are under way to shared memory. Rows that do
 // not see the same cache in order, as those of trees, come one after the other.
-// a: queries, b: keys, c: values, d: state, e: out. n: heads, KV heads, stride of queries, of out, of the cache, window
+// a: queries, b: number of the half with keys, c: with values, d: state, e: out. n: heads, KV heads, stride of queries, of out, of the cache, window
 // (0: none), 1: a soft cap, rows. s: factor on queries, soft cap in powers of two.
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
@@ -34,12 +34,14 @@ shared float totals[ROWS * 16];
 shared uvec4 staged[STAGE_QUADS];
 
 uvec4 coming[LOADS];
+// Where keys and values of the sequence at hand begin.
+uvec2 keys, values;
 
 // The row of a position: on a token's way through a tree, where the state has it.
 uint cache_row(uint row, uint position) {
-    uint first = first_cache_row_of(args.d, row), start = way_start_of(args.d, row);
-    if (position < start) return first + position;
-    return first + args.d.w[way_of(args.d, row) + position - start];
+    uint start = way_start_of(args.d, row);
+    if (position < start) return position;
+    return args.d.w[way_of(args.d, row) + position - start];
 }
 
 // The first position that a row sees.
@@ -61,7 +63,7 @@ void load_values(uint first) {
     [[unroll]] for (uint k = 0; k < LOADS; k++) {
         uint i = gl_LocalInvocationIndex + k * STRETCH;
         if (i < STAGE_QUADS && first < STRETCH) {
-            coming[k] = Quads(args.c).v[places[first + i / HEAD_QUADS] / IN_QUAD + i % HEAD_QUADS];
+            coming[k] = Quads(values).v[places[first + i / HEAD_QUADS] / IN_QUAD + i % HEAD_QUADS];
         }
     }
 }
@@ -76,7 +78,7 @@ void store_values() {
 
 // An element of the values of a token of the stretch, `behind` tokens after the first in shared memory.
 float value_of(uint token, uint behind, uint i) {
-    if (QUADS == 0) return element(args.c, places[token] + i);
+    if (QUADS == 0) return element(Words(values), places[token] + i);
     return of_quad(staged[behind * HEAD_QUADS + i / IN_QUAD], i % IN_QUAD);
 }
 
@@ -112,7 +114,7 @@ void score_rows(uint at, out precise float score[ROWS]) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) score[r] = 0.0;
     if (QUADS == 1) {
         [[unroll]] for (uint q = 0; q < HEAD_QUADS; q++) {
-            uvec4 quad = Quads(args.b).v[at / IN_QUAD + q];
+            uvec4 quad = Quads(keys).v[at / IN_QUAD + q];
             [[unroll]] for (uint i = 0; i < IN_QUAD; i += 4) {
                 [[unroll]] for (uint r = 0; r < ROWS; r++) {
                     vec4 four = query[(r * HEAD + q * IN_QUAD + i) / 4];
@@ -122,7 +124,7 @@ void score_rows(uint at, out precise float score[ROWS]) {
         }
     } else {
         for (uint i = 0; i < HEAD; i++) {
-            float key = element(args.b, at + i);
+            float key = element(Words(keys), at + i);
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
                 uint of_query = r * HEAD + i;
                 score[r] = fused(query[of_query / 4][of_query % 4], key, score[r]);
@@ -148,6 +150,8 @@ void attend(uint first_row, uint count, uint head) {
     uint me = gl_LocalInvocationIndex, kv_head = head / (args.n[0] / args.n[1]), stride = args.n[4];
     uint last = first_row + count - 1, last_position = position_of(args.d, last), least_start = 0xffffffffu;
     [[unroll]] for (uint r = 0; r < ROWS; r++) least_start = min(least_start, start_of(min(first_row + r, last)));
+    keys = half_of(args.d, last, args.b);
+    values = half_of(args.d, last, args.c);
     load_queries(first_row, count, head);
     precise float sums[PARTS];
     [[unroll]] for (uint p = 0; p < PARTS; p++) sums[p] = 0.0;
@@ -242,7 +246,7 @@ void main() {
     bool same = true;
     for (uint r = 0; r < count; r++) {
         same = same && way_start_of(args.d, first + r) == NO_WAY
-            && first_cache_row_of(args.d, first + r) == first_cache_row_of(args.d, first)
+            && cache_of(args.d, first + r) == cache_of(args.d, first)
             && position_of(args.d, first + r) == position_of(args.d, first) + r;
     }
     uint step = same ? count : 1;

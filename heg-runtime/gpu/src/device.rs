@@ -13,6 +13,7 @@ use crate::kept::KeptPipelines;
 use crate::pipelines::Pipelines;
 use crate::probe::{Probe, probe};
 use crate::region::{GpuRegion, Owner};
+use crate::shared::CacheMemory;
 use crate::vulkan::{Candidate, Device, Instance, Kind, Memory};
 use crate::{Fidelity, sharing};
 
@@ -34,6 +35,8 @@ pub struct GpuOptions {
 pub struct GpuFindings {
     /// The way in which weights reach it.
     pub sharing: Option<Sharing>,
+    /// The memory of keys and values.
+    pub caches: Option<CacheMemory>,
     /// The variant of modules in which its results have the bits of the CPU programs.
     pub arithmetic: Option<Arithmetic>,
 }
@@ -131,6 +134,7 @@ pub struct GpuDevice {
     pub(crate) pipelines: Pipelines,
     probe: Probe,
     sharing: Sharing,
+    caches: CacheMemory,
     is_wide: bool,
 }
 
@@ -186,6 +190,11 @@ impl GpuDevice {
     /// Returns the way in which weights reach it.
     pub fn sharing(&self) -> Sharing {
         self.sharing
+    }
+
+    /// Returns the way in which keys and values are in memory that the host works on, too.
+    pub fn cache_memory(&self) -> CacheMemory {
+        self.caches
     }
 
     /// Whether products are divided among thousands of invocations.
@@ -330,10 +339,21 @@ impl FoundGpu {
             Some(known) => known,
             None => sharing::try_import(&pipelines, probe.arithmetic),
         };
+        let is_unified = match options.treatment {
+            Treatment::Own => matches!(candidate.kind, "integrated" | "software"),
+            treatment => treatment == Treatment::Processor,
+        };
+        let may_import = options.known.sharing != Some(Sharing::Copied);
+        let caches = match options.known.caches {
+            _ if !is_unified => CacheMemory::Copied,
+            Some(known) => known,
+            None => sharing::try_caches(&pipelines, probe.arithmetic, may_import),
+        };
         Ok(GpuDevice {
             pipelines,
             probe,
             sharing,
+            caches,
             is_wide: match options.treatment {
                 Treatment::Own => candidate.kind != "software",
                 Treatment::Processor => false,

@@ -61,6 +61,12 @@ pub enum GpuError {
         /// The purpose of the memory.
         needs: &'static str,
     },
+    /// The host has no pages for keys and values.
+    #[error("no {bytes} bytes of memory for keys and values that a GPU works on, too")]
+    NoPages {
+        /// Size.
+        bytes: u64,
+    },
     /// Bytes beyond the end of a memory.
     #[error("bytes {first}..{end} of a GPU memory of {bytes}")]
     Range {

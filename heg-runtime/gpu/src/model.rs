@@ -18,7 +18,7 @@ use crate::lookup::{EmbeddingCall, GatherCall};
 use crate::order::{GpuOrder, GpuTask};
 use crate::program::{GpuCall, GpuProgram, GpuRows, GpuWeight};
 use crate::region::GpuRegion;
-use crate::state::{CallState, RowState, StateLimits};
+use crate::state::{CallState, GpuCache, RowState, StateLimits};
 use crate::weights::GpuSections;
 
 /// Sizes of a model's memory.
@@ -54,8 +54,7 @@ struct ModelMemory {
     attended: GpuRegion,
     logits: GpuRegion,
     scratch: GpuRegion,
-    /// By layer: keys and values.
-    caches: Vec<[GpuRegion; 2]>,
+    cache: GpuCache,
 }
 
 /// The longest time of a launch: software devices need seconds for the head of a large model.
@@ -110,7 +109,9 @@ impl GpuModel {
     ///
     /// [`GpuError::Call`] where a row names what is not there, and what the driver says.
     pub fn run(&mut self, rows: &[RowState<'_>], head_rows: &[u32]) -> Result<Vec<f32>, GpuError> {
-        self.memory.state.set(rows)?;
+        let cache = Some(&self.memory.cache);
+        let rows: Vec<_> = rows.iter().map(|row| RowState { cache, ..*row }).collect();
+        self.memory.state.set(&rows)?;
         self.memory.state.set_head_rows(head_rows)?;
         let key = (rows.len() as u32, head_rows.len() as u32);
         if !self.orders.contains_key(&key) {
@@ -180,6 +181,7 @@ impl GpuModel {
     fn task<'a>(&'a self, bound: &'a Bound) -> GpuTask<'a> {
         let call = GpuCall {
             rows: bound.rows,
+            layer: bound.layer,
             weights: &bound.weights,
             inputs: &bound.inputs,
             outputs: &bound.outputs,
@@ -210,21 +212,20 @@ impl GpuModel {
                 Role::Query => memory.query.clone(),
                 Role::Attended => memory.attended.clone(),
                 Role::Logits => memory.logits.clone(),
-                Role::Key => memory.caches[layer][0].clone(),
-                Role::Value => memory.caches[layer][1].clone(),
                 Role::Cos => rotary(false)?,
                 Role::Sin => rotary(true)?,
-                Role::Position => return Ok(None),
+                // The state has them.
+                Role::Key | Role::Value | Role::Position => return Ok(None),
             };
             let stride = port.width;
             Ok(Some(GpuRows { region, stride }))
         };
         let inputs = kernel.inputs.iter().map(|port| rows_of(port, false));
-        let outputs = kernel.outputs.iter();
-        let outputs = outputs.filter_map(|port| rows_of(port, true).transpose());
+        let outputs = kernel.outputs.iter().map(|port| rows_of(port, true));
         let weights = place.weights.iter().map(|id| self.weight(*id));
         Ok(Bound {
             kernel: place.kernel.0 as usize,
+            layer: layer as u32,
             rows,
             weights: weights.collect::<Result<_, _>>()?,
             inputs: inputs.collect::<Result<_, GpuError>>()?,
@@ -246,10 +247,11 @@ impl GpuModel {
 /// A place's program with its memory.
 struct Bound {
     kernel: usize,
+    layer: u32,
     rows: u32,
     weights: Vec<GpuWeight>,
     inputs: Vec<Option<GpuRows>>,
-    outputs: Vec<GpuRows>,
+    outputs: Vec<Option<GpuRows>>,
 }
 
 impl ModelMemory {
@@ -268,12 +270,12 @@ impl ModelMemory {
         let elements = programs.iter().map(GpuProgram::scratch_elements).max();
         let query = model.heads * model.head_dim;
         let key = u64::from(model.kv_heads * model.head_dim) * kv.bytes();
-        let cache = || device.memory(u64::from(cache_rows) * key);
-        let layers = manifest.layers.iter();
+        let layers = manifest.layers.len() as u32;
         let positions = manifest.rope.iter().map(|table| table.rows).min();
         let limits = StateLimits {
             rows,
-            cache_rows,
+            layers,
+            cache_row_bytes: key,
             positions: positions.unwrap_or(model.context_tokens),
             tokens: model.vocab,
         };
@@ -285,9 +287,7 @@ impl ModelMemory {
             attended: row(query)?,
             logits: device.host_memory(4 * u64::from(rows) * u64::from(model.vocab))?,
             scratch: row(elements.unwrap_or(0).max(1))?,
-            caches: layers
-                .map(|_| Ok([cache()?, cache()?]))
-                .collect::<Result<_, GpuError>>()?,
+            cache: GpuCache::new(device, layers, cache_rows, key)?,
         })
     }
 }

@@ -8,12 +8,15 @@ use crate::error::GpuError;
 use crate::lookup::{EmbeddingCall, GatherCall};
 use crate::program::{GpuCall, GpuProgram};
 use crate::region::GpuRegion;
+use crate::state::NamedCaches;
 use crate::vulkan::{Device, Dispatch, Memory, Recording, submit};
 
 /// Commands of some launches, to be carried out again and again.
 pub struct GpuOrder {
     device: Arc<Device>,
     launches: Vec<Recording>,
+    /// The caches that states lead to, until the launches are done.
+    _named: Vec<NamedCaches>,
 }
 
 /// Something that a launch does.
@@ -34,13 +37,15 @@ impl GpuOrder {
     ///
     /// [`GpuError::Call`] where a call lacks what its program reads or writes, and what the driver says.
     pub fn record(device: &GpuDevice, launches: &[&[GpuTask<'_>]]) -> Result<Self, GpuError> {
-        let record = |launch: &&[GpuTask<'_>]| {
+        let mut named = Vec::new();
+        let mut record = |launch: &&[GpuTask<'_>]| {
             let (mut dispatches, mut regions) = (Vec::new(), Vec::new());
             for task in *launch {
                 match task {
                     GpuTask::Program(program, call) => {
                         dispatches.extend(program.dispatches(device, call)?);
                         regions.extend(call.regions());
+                        named.push(call.state.named());
                     }
                     GpuTask::Embedding(call) => {
                         dispatches.push(call.dispatch(device)?);
@@ -56,7 +61,8 @@ impl GpuOrder {
         };
         Ok(Self {
             device: Arc::clone(device.device()),
-            launches: launches.iter().map(record).collect::<Result<_, _>>()?,
+            launches: launches.iter().map(&mut record).collect::<Result<_, _>>()?,
+            _named: named,
         })
     }
 
@@ -97,7 +103,7 @@ impl GpuCall<'_> {
             let values = std::iter::once(&weight.values);
             values.chain(&weight.scales).chain(&weight.centres)
         });
-        let rows = self.inputs.iter().flatten().chain(self.outputs);
+        let rows = self.inputs.iter().chain(self.outputs).flatten();
         let own = [self.scratch, self.state.region()];
         weights.chain(rows.map(|rows| &rows.region)).chain(own)
     }
@@ -120,6 +126,7 @@ pub(crate) fn recorded(
 ) -> Result<Recording, GpuError> {
     // SAFETY: programs and look-ups give them, after `Program::check` found every width that steps rely on and
     // `GpuProgram::check` that rows, weights and scratch memory are as large; what modules follow at run time is in the
-    // state alone, where `CallState::set` keeps it within the limits that the check measured memory by.
+    // state alone, where `CallState::set` keeps it within the limits that the check measured memory by. It leads to caches
+    // with all halves that calls name, whose memories the order keeps (`NamedCaches`).
     unsafe { Recording::new(device.device(), dispatches, memories) }
 }

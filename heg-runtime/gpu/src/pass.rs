@@ -116,7 +116,7 @@ impl GpuCopies {
     }
 }
 
-/// Launches under way. Dropped in the middle, it leaves them to those who hold what they use.
+/// Launches under way. Dropped in the middle, it waits for them, since the host may write what they read.
 pub struct GpuPass<'a> {
     copies: &'a mut GpuCopies,
     pending: VecDeque<u64>,
@@ -207,6 +207,15 @@ impl<'a> GpuPass<'a> {
         match self.cancel {
             Some(cancel) => device.wait_unless(value, self.patience, cancel),
             None => device.wait(value, self.patience),
+        }
+    }
+}
+
+impl Drop for GpuPass<'_> {
+    fn drop(&mut self) {
+        if let Some(value) = self.pending.pop_back() {
+            // A device that does not end is lost, which the next call says.
+            let _ = self.wait(value);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Whether a device reads pages of the host: tried once on pages of ours, before anything depends on it.
+//! Whether a device reads pages of the host, and where both work on keys and values: tried once, before anything depends on
+//! it.
 
 #![allow(unsafe_code, reason = "the device reads pages of the host")]
 
@@ -13,6 +14,7 @@ use crate::Sharing;
 use crate::arithmetic::Arithmetic;
 use crate::error::GpuError;
 use crate::pipelines::Pipelines;
+use crate::shared::{CacheMemory, PAGES_BYTES, shared};
 use crate::vulkan::{Args, Dispatch, Kind, Memory, Recording};
 
 /// Alignment of pages that no driver is asked to exceed.
@@ -82,9 +84,29 @@ fn reads_right(pipelines: &Pipelines, arithmetic: Arithmetic) -> Result<bool, Gp
     // SAFETY: the pages are whole, are written no more, and live as long as their owner.
     let imported = unsafe { Memory::import(device, start, ALIGNMENT_MAX as u64, Arc::new(pages)) }?;
     let copy = Memory::new(device, 4 * u64::from(WORDS), Kind::Host)?;
+    let (from, to) = (imported.address(), copy.address());
+    let memories = vec![imported, Arc::clone(&copy)];
+    // SAFETY: one row of so many words is read and written, which both have.
+    let recording = unsafe { copying(pipelines, arithmetic, [from, to], memories) }?;
+    device.wait(recording.submit()?, PATIENCE)?;
+    let mut bytes = vec![0; 4 * WORDS as usize];
+    copy.read(0, &mut bytes)?;
+    Ok(bytes == numbers(0))
+}
+
+/// The commands of a copy of a row from one address to another.
+///
+/// # Safety
+///
+/// Both have as many words, within the memories.
+unsafe fn copying(
+    pipelines: &Pipelines,
+    arithmetic: Arithmetic,
+    [from, to]: [u64; 2],
+    memories: Vec<Arc<Memory>>,
+) -> Result<Recording, GpuError> {
     let mut args = Args::default();
-    args.at[0] = imported.address();
-    args.at[2] = copy.address();
+    (args.at[0], args.at[2]) = (from, to);
     args.n = [1, WORDS, 0, WORDS, 0, 0, 0, 0];
     let dispatch = Dispatch {
         pipeline: pipelines.of(Module::Elementwise, &[(constant::WIDTH, WORDS)], arithmetic)?,
@@ -92,13 +114,56 @@ fn reads_right(pipelines: &Pipelines, arithmetic: Arithmetic) -> Result<bool, Gp
         groups: [1, 1],
         waits: false,
     };
-    // SAFETY: one row of so many words is read and written, which both have.
-    let recording =
-        unsafe { Recording::new(device, &[dispatch], vec![imported, Arc::clone(&copy)]) }?;
-    device.wait(recording.submit()?, PATIENCE)?;
-    let mut bytes = vec![0; 4 * WORDS as usize];
-    copy.read(0, &mut bytes)?;
-    let (words, _) = bytes.as_chunks::<4>();
-    let mut pairs = words.iter().zip(0..);
-    Ok(pairs.all(|(found, word)| *found == number(word).to_ne_bytes()))
+    // SAFETY: the caller's.
+    unsafe { Recording::new(pipelines.device(), &[dispatch], memories) }
+}
+
+/// The words from one on, as bytes.
+fn numbers(first: u32) -> Vec<u8> {
+    let words = first..first + WORDS;
+    words.flat_map(|word| number(word).to_ne_bytes()).collect()
+}
+
+/// Finds memory that host and device both read and write, each after the other: pages of the host, or else memory of the
+/// device.
+pub(crate) fn try_caches(
+    pipelines: &Pipelines,
+    arithmetic: Arithmetic,
+    may_import: bool,
+) -> CacheMemory {
+    let alignment = pipelines.device().candidate.import_alignment;
+    let imports = may_import && alignment.is_some_and(|bytes| bytes <= PAGES_BYTES);
+    let ways = [
+        (imports, CacheMemory::Imported),
+        (true, CacheMemory::Shared),
+    ];
+    let mut ways = ways.into_iter().filter(|(is_there, _)| *is_there);
+    let works = |way| matches!(works_both_ways(pipelines, arithmetic, way), Ok(true));
+    let found = ways.find(|(_, way)| works(*way));
+    found.map_or(CacheMemory::Copied, |(_, way)| way)
+}
+
+fn works_both_ways(
+    pipelines: &Pipelines,
+    arithmetic: Arithmetic,
+    way: CacheMemory,
+) -> Result<bool, GpuError> {
+    let (device, bytes) = (pipelines.device(), 4 * u64::from(WORDS));
+    let Some(shared) = shared(device, 2 * bytes, way)? else {
+        return Ok(false);
+    };
+    let region = shared.region();
+    let (from, to) = (region.address(), region.address() + bytes);
+    // SAFETY: two rows of so many words are there.
+    let recording = unsafe { copying(pipelines, arithmetic, [from, to], vec![region.memory()]) }?;
+    let mut found = vec![0; 4 * WORDS as usize];
+    for first in [0, WORDS] {
+        region.write(0, &numbers(first))?;
+        device.wait(recording.submit()?, PATIENCE)?;
+        region.read(bytes, &mut found)?;
+        if found != numbers(first) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

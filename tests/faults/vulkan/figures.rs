@@ -72,6 +72,8 @@ fn decoded(layer: &Installed, tokens: u32) -> Decoded {
     };
     step(TOKENS);
     let (thread, clock) = step(tokens);
+    // A cache is memory of the device, too.
+    drop(sequence);
     drop(executor);
     let seen = Seen::of(layer);
     seen.left_nothing("decoding");

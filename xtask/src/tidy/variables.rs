@@ -54,6 +54,7 @@ const VARIABLES: [(&str, &[&str]); 24] = [
         &[
             "heg-runtime/src/verified.rs",
             "heg-runtime/cli/tests/it/command.rs",
+            "heg-runtime/cli/tests/it/doctor_gpu.rs",
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/cli/tests/it/pressure.rs",
             "heg-runtime/cli/tests/it/soft_npu/mod.rs",
@@ -87,6 +88,7 @@ const VARIABLES: [(&str, &[&str]); 24] = [
     (
         "HEG_REQUIRE_GPU",
         &[
+            "heg-runtime/cli/tests/it/doctor_gpu.rs",
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/cli/tests/it/soft_npu/npu_and_gpu/mod.rs",
             "heg-runtime/gpu/tests/it/device.rs",

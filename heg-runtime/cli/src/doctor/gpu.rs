@@ -146,8 +146,8 @@ fn lines(found: &GpuReport) -> String {
     };
     let mut text = format!(
         "fma       {}\ndivision  {}\nroot      {}\ndots      {dots}\n\
-         weights   {}\n",
-        found.fma, found.division, found.root, found.weights
+         weights   {}\ncaches    {}\n",
+        found.fma, found.division, found.root, found.weights, found.caches
     );
     for (operation, wrong) in found.wrong.iter().filter(|(_, wrong)| **wrong > 0) {
         let cases = found.cases;

@@ -87,6 +87,27 @@ fn named(shape: &StepShape) -> BTreeMap<&'static str, u32> {
         .collect()
 }
 
+/// A line about the `layer` kernel: a decode step's kernels of a layer, which a GPU is given as one. None where the
+/// programs are not those of a whole layer.
+pub(super) fn layer(
+    manifest: &Manifest,
+    programs: &[(&Kernel, Option<Program>)],
+) -> Option<String> {
+    let first = manifest.layers.first()?;
+    let (mut dispatches, mut phases) = (0, 0);
+    for place in [&first.qkv, &first.mha, &first.ffn] {
+        let name = &manifest.kernels.get(place.kernel.0 as usize)?.name;
+        let mut programs = programs.iter();
+        let (kernel, program) = programs.find(|(kernel, _)| kernel.name == *name)?;
+        let program = program.as_ref()?;
+        dispatches += modules(manifest, kernel, program).steps.len();
+        phases += program.phases().len();
+    }
+    Some(format!(
+        "layer: qkv, mha and ffn of a decode step as one kernel, {dispatches} dispatches in {phases} phases\n"
+    ))
+}
+
 /// A line about all modules of a bundle.
 pub(super) fn total(manifest: &Manifest) -> String {
     let bytes: u64 = carried(manifest)

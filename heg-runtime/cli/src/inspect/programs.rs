@@ -60,6 +60,7 @@ pub(super) fn run(
                 Some(modules) => modules.text(),
                 None => absent(one.0),
             });
+            let texts = texts.chain(modules::layer(manifest, &programs));
             let texts = texts.chain([modules::total(manifest)]);
             write!(out, "{}", texts.collect::<Vec<_>>().join("\n"))?;
         }

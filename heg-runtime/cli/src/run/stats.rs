@@ -70,6 +70,13 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
     if let Some(pair) = status.pair {
         eprintln!("{}", hand_overs(pair));
     }
+    if let Some(moved) = status.moved_caches {
+        let bytes = moved.to_device_bytes + moved.to_host_bytes;
+        eprintln!(
+            "copied {:>9.2} MB  of keys and values between host and GPU",
+            bytes as f64 / 1e6
+        );
+    }
     eprintln!(
         "kernel {:>9.2} ms  the longest, first runs apart",
         status.kernel_us_max as f64 / 1e3

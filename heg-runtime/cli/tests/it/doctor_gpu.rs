@@ -83,6 +83,7 @@ fn a_driver_that_crashes_at_a_pipeline_is_a_line_of_the_report() {
     assert!(text(&refused.stdout).contains("results   none: "));
     let (well, _) = machine.said(&[&doctor[..], &["--json"]].concat(), &VkPlan::default());
     let json: serde_json::Value = serde_json::from_slice(&well.stdout).unwrap();
+    assert_eq!(json["caches"], "imported");
     assert!(
         well.status.success() && json["results"] == "equal",
         "{json}"

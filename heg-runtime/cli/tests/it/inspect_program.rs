@@ -118,6 +118,21 @@ fn modules() {
     insta::assert_snapshot!("modules_absent", inspect("programs.heg", &["mha"]));
 }
 
+/// A decode step's kernels of a layer are one on a GPU.
+#[test]
+fn a_layer_is_one_kernel() {
+    let workbench = heg_tests::Workbench::new().unwrap();
+    let model = heg_tests::fixture("tiny-agent");
+    let bundle = workbench.compile(&model, "agent", |_| ()).unwrap().0;
+    let name = bundle.file_name().unwrap().to_str().unwrap();
+    let said = inspect(bundle.parent().unwrap(), name, &["--program", "--gpu"]);
+    let layer: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("layer: "))
+        .collect();
+    insta::assert_snapshot!(layer.join("\n"), @"");
+}
+
 #[test]
 fn mistakes() {
     let folder = tempfile::tempdir().unwrap();

@@ -146,7 +146,10 @@ fn auto_is_the_cpu_until_a_gpu_was_examined() {
     // Named, it runs, and keeps its pipelines.
     let (answer, said) = run(&["--soc", "host-gpu", "--stats"]);
     assert_eq!(answer, expected);
-    assert!(said.contains(", I8, the bundle's modules)"), "{said}");
+    let runs = ", I8, the bundle's modules, caches imported)";
+    assert!(said.contains(runs), "{said}");
+    let copied = "\ncopied      0.00 MB  of keys and values between host and GPU\n";
+    assert!(said.contains(copied), "{said}");
     assert_eq!(
         fs::read_dir(cache.path().join("pipelines"))
             .unwrap()

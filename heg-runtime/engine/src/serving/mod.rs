@@ -34,7 +34,7 @@ use super::waits::{Entry, Waits};
 use super::warming::Warming;
 use heg_costs::AnnotatedCosts;
 use heg_draft::History;
-use heg_exec::PairedRoles;
+use heg_exec::{Loader, PairedRoles};
 use heg_sched::{
     Action, Actions, Class, ClientId, Event, Finish, FlowId, Lane, Micros, ModelShape, Observer,
     PromptLogits, RequestId, Scheduler, Submission, Ticket, Work,
@@ -75,6 +75,8 @@ pub(super) struct Serving {
     pair: Option<Arc<PairedRoles>>,
     /// Kept state, if there is any.
     kept: Option<KeptState>,
+    /// The devices, which count what they copied.
+    loader: Arc<Loader>,
     model: ModelShape,
     /// End-of-sequence tokens of the model.
     eos_ids: Vec<u32>,
@@ -168,6 +170,7 @@ impl Serving {
             waits: Waits::default(),
             pair: loader.pair().cloned(),
             kept: kept.ok().flatten(),
+            loader,
             model,
         }
     }

@@ -31,6 +31,7 @@ impl Serving {
         (status.calibrated_rows, status.calibrating_rows) = self.calibrations.rows();
         status.pair = self.pair.as_deref().and_then(PairStatus::of);
         status.kept = self.kept.as_ref().map(KeptState::status);
+        status.moved_caches = self.loader.moved_caches();
         status.waits = self.waits.status();
         status.flows_kept = self.room.memory.flows_kept() as u32;
         status.kv_bytes = self.room.memory.bytes();

@@ -34,6 +34,7 @@ use crate::place::Place;
 use crate::table::FormTable;
 pub(crate) use runner::{AloneCall, BoundPort, Runner};
 
+pub use gpu::MovedCaches;
 pub use programs::{HandOvers, PairLanes, PairedRoles, Partition, WorkItem};
 
 /// Prepares and runs kernels of one kind.
@@ -83,6 +84,11 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Gives up a device that computes wrongly, for this reason; `None` where the device is none of its own.
     fn give_up(&self, _: &DeviceFacts, _: Loss, _: &str) -> Option<ExecError> {
+        None
+    }
+
+    /// Keys and values that were copied between the host and its devices; `None` if it has none with caches of their own.
+    fn moved_caches(&self) -> Option<MovedCaches> {
         None
     }
 

@@ -1,22 +1,35 @@
 //! The home of the memory of kernels, so that an accelerator works on it without copies.
 //!
 //! On most devices host memory will do. An NPU is lent each range once, for as long as that lives, or gives it out of its
-//! own (`heg_openvino::DeviceMemory`). Where it does neither, host memory serves all the same: its plugin then copies.
+//! own (`heg_openvino::DeviceMemory`). Where it does neither, host memory serves all the same: its plugin then copies. A GPU
+//! whose memory is the host's works on KV caches where they are (`heg_gpu::SharedMemory`); rows of activations are copied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use heg_gpu::{CacheMemory, GpuDevice, SharedMemory};
 use heg_openvino::{DeviceMemory, HostBuffer, OpenvinoError};
 
 /// The place of buffers of rows and of KV caches. Clones share it.
 #[derive(Clone, Default)]
-pub struct MemoryHome(Option<Arc<Shared>>);
+pub struct MemoryHome(Place);
+
+#[derive(Clone, Default)]
+enum Place {
+    #[default]
+    Host,
+    Npu(Arc<Shared>),
+    Gpu(Arc<GpuDevice>),
+}
 
 struct Shared {
     device: DeviceMemory,
     way: Way,
     told: Told,
 }
+
+/// Rows of a GPU's cache that are allocated at a time. Chosen: a sequence that grows by a token mostly keeps its memory.
+const GPU_ROWS: usize = 256;
 
 /// The way in which a device gets to know memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,30 +50,68 @@ struct Told {
 impl MemoryHome {
     /// Memory that a device knows.
     pub(crate) fn on(device: DeviceMemory, way: Way) -> Self {
-        Self(Some(Arc::new(Shared {
+        Self(Place::Npu(Arc::new(Shared {
             device,
             way,
             told: Told::default(),
         })))
     }
 
+    /// Memory that a GPU works on, too, if its memory is the host's.
+    pub(crate) fn with_gpu(device: &Arc<GpuDevice>) -> Self {
+        match device.cache_memory() {
+            CacheMemory::Copied => Self::default(),
+            CacheMemory::Imported | CacheMemory::Shared => Self(Place::Gpu(Arc::clone(device))),
+        }
+    }
+
     /// Whether this is host memory that no device has to know.
     pub fn is_host(&self) -> bool {
-        self.0.is_none()
+        matches!(self.0, Place::Host)
+    }
+
+    /// The better home of two: an NPU copies all rows at each inference, a GPU some rows when a request passes to it.
+    pub(crate) fn or(self, other: Self) -> Self {
+        match (&self.0, &other.0) {
+            (Place::Host, _) | (Place::Gpu(_), Place::Npu(_)) => other,
+            _ => self,
+        }
+    }
+
+    /// Rows of caches are allocated in multiples of this.
+    pub(super) fn cache_rows_step(&self) -> usize {
+        match self.0 {
+            Place::Gpu(_) => GPU_ROWS,
+            Place::Host | Place::Npu(_) => 1,
+        }
+    }
+
+    /// Memory for a cache, if this is the home of a GPU that has some left.
+    pub(super) fn shared_with_gpu(&self, bytes: usize) -> Option<SharedMemory> {
+        match &self.0 {
+            Place::Gpu(device) if !device.is_lost() => {
+                device.shared_memory(bytes as u64).ok().flatten()
+            }
+            // A device out of memory costs copies, and no answer.
+            Place::Gpu(_) | Place::Host | Place::Npu(_) => None,
+        }
     }
 
     /// Bytes that were allocated here and that the device knows, and those that it did not take, which are copied.
     pub fn bytes(&self) -> (u64, u64) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let told = self.0.as_ref().map(|shared| &shared.told);
-        told.map_or((0, 0), |told| {
-            (count(&told.known_bytes), count(&told.refused_bytes))
-        })
+        match &self.0 {
+            Place::Npu(shared) => {
+                let told = &shared.told;
+                (count(&told.known_bytes), count(&told.refused_bytes))
+            }
+            Place::Host | Place::Gpu(_) => (0, 0),
+        }
     }
 
     /// Allocates zeroed memory.
     pub(crate) fn buffer(&self, bytes: usize) -> Result<HostBuffer, OpenvinoError> {
-        let Some(shared) = &self.0 else {
+        let Place::Npu(shared) = &self.0 else {
             return HostBuffer::new(bytes);
         };
         let known = match shared.way {

@@ -11,13 +11,15 @@
 //!   they are reserved too, and hold finite numbers, because only kernels write here.
 
 use std::fmt;
-use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use heg_openvino::{Memory, Tensor, TensorType};
+use heg_gpu::{GpuCache, GpuDevice};
+use heg_openvino::{Memory, Tensor};
 
+use super::changes::Changes;
 use super::home::MemoryHome;
+use super::kv_shape::KvShape;
 use super::program_rows::{ProgramRows, program_rows};
 use super::region::Region;
 use crate::error::{ExecError, openvino};
@@ -29,11 +31,10 @@ pub struct KvCache {
     tokens: usize,
     /// Its number among the caches of this process.
     number: u64,
-    /// Times that its rows may have been written.
-    writes: AtomicU64,
+    changes: Mutex<Changes>,
 }
 
-/// Stands for the content of a cache: rows that were read are still the cache's as long as it has the same stamp.
+/// Stands for the content of a cache at a time: what was written since is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KvStamp {
     /// The cache.
@@ -51,72 +52,6 @@ pub enum Half {
     Keys,
     /// The values.
     Values,
-}
-
-/// Dimensions of a cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvShape {
-    /// Layers of the model.
-    pub layers: usize,
-    /// Width of a row: K·d elements.
-    pub width: usize,
-    /// Tokens of the longest context.
-    pub context_tokens: usize,
-    /// Rows reserved behind the longest context.
-    pub padding_rows: usize,
-    /// Element type of keys and values.
-    pub element: TensorType,
-}
-
-impl KvShape {
-    /// Bytes of address space that a cache takes; `None` if that does not fit an address space. Sizes of smaller
-    /// parts need no check of their own.
-    fn checked_bytes(&self) -> Option<usize> {
-        let row_bytes = self.width.checked_mul(self.element.bytes())?;
-        let rows = self.context_tokens.checked_add(self.padding_rows)?;
-        let half_bytes = rows.checked_mul(row_bytes)?;
-        let half_bytes = half_bytes.checked_next_multiple_of(PAGE_BYTES)?;
-        let halves = self.layers.checked_mul(2)?;
-        let bytes = halves.checked_mul(half_bytes)?;
-        isize::try_from(bytes).ok().map(isize::cast_unsigned)
-    }
-
-    /// Checks that a cache of this shape can exist; returns its bytes of address space.
-    ///
-    /// # Errors
-    ///
-    /// [`ExecError::Reserve`] if it cannot.
-    pub fn check(&self) -> Result<usize, ExecError> {
-        self.checked_bytes().ok_or_else(|| ExecError::Reserve {
-            bytes: usize::MAX,
-            source: io::ErrorKind::OutOfMemory.into(),
-        })
-    }
-
-    /// Bytes of a row of keys, or of values.
-    pub fn row_bytes(&self) -> usize {
-        self.width * self.element.bytes()
-    }
-
-    /// The halves of all layers, in the order in which rows are saved.
-    pub fn halves(&self) -> impl Iterator<Item = (usize, Half)> + use<> {
-        (0..self.layers).flat_map(|layer| [(layer, Half::Keys), (layer, Half::Values)])
-    }
-
-    /// Bytes of a token, over all layers.
-    pub fn token_bytes(&self) -> usize {
-        2 * self.layers * self.row_bytes()
-    }
-
-    /// Bytes of memory that this number of tokens takes: whole pages in each half of each layer.
-    pub fn resident_bytes(&self, tokens: usize) -> usize {
-        2 * self.layers * (tokens * self.row_bytes()).next_multiple_of(PAGE_BYTES)
-    }
-
-    /// Bytes of one half of one layer: whole pages, so that accelerators can import it (DESIGN §4.8).
-    fn half_bytes(&self) -> usize {
-        ((self.context_tokens + self.padding_rows) * self.row_bytes()).next_multiple_of(PAGE_BYTES)
-    }
 }
 
 impl KvCache {
@@ -144,7 +79,7 @@ impl KvCache {
             shape,
             tokens: 0,
             number: CACHES.fetch_add(1, Ordering::Relaxed),
-            writes: AtomicU64::new(0),
+            changes: Mutex::default(),
         }
     }
 
@@ -158,7 +93,19 @@ impl KvCache {
 
     /// Whether it was made where a device knows it.
     pub(super) fn is_known(&self) -> bool {
-        matches!(*self.region, Region::Known(_))
+        matches!(*self.region, Region::Known(_) | Region::Gpu(_))
+    }
+
+    /// The cache as a GPU has it, if it is memory that the GPU works on, too.
+    pub(crate) fn on_gpu(&self, device: &GpuDevice) -> Option<GpuCache> {
+        match &*self.region {
+            Region::Gpu(shared) if shared.is_on(device) => Some(GpuCache {
+                region: shared.region().clone(),
+                half_bytes: self.shape.half_bytes() as u64,
+                rows: u32::try_from(self.shape.context_tokens + self.shape.padding_rows).ok()?,
+            }),
+            Region::Gpu(_) | Region::Known(_) | Region::Reserved(_) => None,
+        }
     }
 
     /// Tokens that it has room for.
@@ -170,13 +117,25 @@ impl KvCache {
     pub(crate) fn stamp(&self) -> KvStamp {
         KvStamp {
             cache: self.number,
-            writes: self.writes.load(Ordering::Relaxed),
+            writes: self.changes().count(),
         }
     }
 
-    /// Changes the stamp. A reader of the stamp has been given the cache since, by a channel or a lock.
-    pub(super) fn note_write(&self) {
-        self.writes.fetch_add(1, Ordering::Relaxed);
+    /// The first row that may have been written since a stamp; `None` if none was.
+    pub(crate) fn changed_since(&self, stamp: KvStamp) -> Option<usize> {
+        match stamp.cache == self.number {
+            true => self.changes().since(stamp.writes),
+            false => Some(0),
+        }
+    }
+
+    /// Notes that the rows from one on may have been written.
+    pub(crate) fn note_write(&self, first: usize) {
+        self.changes().note(first);
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of tokens in the cache.
@@ -202,7 +161,7 @@ impl KvCache {
         first: usize,
         count: usize,
     ) -> Result<Tensor, ExecError> {
-        self.note_write();
+        self.note_write(first);
         let memory: Arc<dyn Memory> = self.region.clone();
         let offset = self.offset(layer, half, first);
         Tensor::new(
@@ -214,7 +173,7 @@ impl KvCache {
         .map_err(openvino("view of the KV cache"))
     }
 
-    /// Returns rows [first, first + count) of one half of a layer, for a CPU program.
+    /// Returns rows [first, first + count) of one half of a layer, for a CPU program that writes them.
     pub fn for_program(
         &self,
         layer: usize,
@@ -222,7 +181,18 @@ impl KvCache {
         first: usize,
         count: usize,
     ) -> Result<ProgramRows<'_>, ExecError> {
-        self.note_write();
+        self.note_write(first);
+        self.read_by_program(layer, half, first, count)
+    }
+
+    /// Returns the same rows for a CPU program that only reads them.
+    pub(crate) fn read_by_program(
+        &self,
+        layer: usize,
+        half: Half,
+        first: usize,
+        count: usize,
+    ) -> Result<ProgramRows<'_>, ExecError> {
         let start = self.offset(layer, half, 0);
         let limit = self.shape.context_tokens + self.shape.padding_rows;
         let rows = (first + count <= limit && layer < self.shape.layers)
@@ -271,7 +241,7 @@ impl KvCache {
         row: usize,
         bytes: &[u8],
     ) -> Result<(), ExecError> {
-        self.note_write();
+        self.note_write(row);
         if self.region.write(self.offset(layer, half, row), bytes) {
             Ok(())
         } else {
@@ -340,11 +310,11 @@ impl fmt::Debug for KvCache {
     }
 }
 
-const PAGE_BYTES: usize = 4096;
-
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
+    use heg_openvino::TensorType;
+
     use super::*;
 
     #[test]

@@ -19,7 +19,7 @@ impl KvCache {
 
     /// Reads the first `tokens` rows of every half from the output of [`save`](Self::save) for `saved` tokens.
     pub fn restore(&self, tokens: usize, saved: usize, from: &mut impl Read) -> io::Result<()> {
-        self.note_write();
+        self.note_write(0);
         let mut rows = vec![0; saved * self.shape.row_bytes()];
         let wanted = tokens.min(saved) * self.shape.row_bytes();
         for (layer, half) in self.halves() {
@@ -46,7 +46,7 @@ impl KvCache {
         if end > limit || wanted > half_bytes || half_bytes == 0 {
             return false;
         }
-        self.note_write();
+        self.note_write(first);
         let mut halves = self.halves().zip(saved.chunks_exact(half_bytes));
         halves.all(|((layer, half), rows)| {
             let rows = rows.get(..wanted).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! The room of KV caches: how many rows the cache of a request has, and where they are.
 //!
 //! In host memory every cache has address space for the longest context, and takes pages as they are written. Memory that
-//! a device knows is taken whole, and at once. There a cache has rows for what its request may need, and moves into a
-//! larger one when more is needed. One that rests between the calls of its flow goes to host memory, if there it takes
-//! far less than it holds of the device's.
+//! a device knows is taken whole, and at once. There a cache has rows for what its request may need (a GPU's in steps of
+//! 256), and moves into a larger one when more is needed. One that rests between the calls of its flow goes to host memory,
+//! if there it takes far less than it holds of the device's.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use heg_artifacts::manifest::{Manifest, ShapeClass};
 use heg_spec::Group;
 
 use super::home::MemoryHome;
-use super::kv::{KvCache, KvShape};
+use super::kv::KvCache;
+use super::kv_shape::KvShape;
 use crate::error::ExecError;
 
 /// Makes the KV caches of a model.
@@ -103,6 +104,7 @@ impl KvRoom {
     /// The smallest shape that every kernel can run on for up to `tokens` tokens: static attention reads all rows of its
     /// bucket.
     fn shape_for(&self, tokens: usize) -> KvShape {
+        let tokens = tokens.next_multiple_of(self.home.cache_rows_step());
         let longest = self.shape.context_tokens;
         let least = |buckets: &Vec<usize>| {
             let mut buckets = buckets.iter();

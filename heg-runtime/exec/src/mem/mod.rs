@@ -7,10 +7,12 @@ use heg_artifacts::manifest::ElementType;
 use heg_openvino::TensorType;
 
 mod activations;
+mod changes;
 mod home;
 mod kv;
 mod kv_files;
 mod kv_room;
+mod kv_shape;
 #[allow(unsafe_code, reason = "rows that our own kernels work on")]
 mod program_rows;
 #[allow(unsafe_code, reason = "memory mappings shared with OpenVINO")]
@@ -19,10 +21,11 @@ mod region;
 pub use activations::{ActivationRows, RowBuffer, Scratch, Widths};
 pub use home::MemoryHome;
 pub(crate) use home::Way;
+pub use kv::Half;
 pub use kv::KvCache;
 pub(crate) use kv::KvStamp;
-pub use kv::{Half, KvShape};
 pub use kv_room::KvRoom;
+pub use kv_shape::KvShape;
 pub use program_rows::ProgramRows;
 pub use region::BundleMemory;
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use heg_artifacts::Bundle;
+use heg_gpu::SharedMemory;
 use heg_openvino::{Access, HostBuffer, Memory};
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -35,12 +36,14 @@ unsafe impl Memory for BundleMemory {
     }
 }
 
-/// A zeroed range of memory.
+/// A range of memory, zeroed but for that of a GPU.
 pub(super) enum Region {
     /// Reserved address space, whose pages are committed when they are first written.
     Reserved(MmapRaw),
     /// Memory that a device knows.
     Known(HostBuffer),
+    /// Memory that a GPU works on, too; what it holds at first is not said.
+    Gpu(SharedMemory),
 }
 
 impl Region {
@@ -60,6 +63,9 @@ impl Region {
 
     /// Takes `bytes` where a device knows them.
     pub(super) fn at(bytes: usize, home: &MemoryHome) -> Result<Self, ExecError> {
+        if let Some(shared) = home.shared_with_gpu(bytes) {
+            return Ok(Self::Gpu(shared));
+        }
         let buffer = home.buffer(bytes);
         let buffer = buffer.map_err(|error| ExecError::Reserve {
             bytes,
@@ -71,23 +77,21 @@ impl Region {
     /// Copies `bytes` to `offset`; returns false, and copies nothing, if they do not fit.
     #[must_use]
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
-        let map = match self {
-            Self::Reserved(map) => map,
+        let start = match self {
+            Self::Reserved(map) => map.as_mut_ptr(),
             Self::Known(buffer) => return buffer.write(offset, bytes).is_ok(),
+            Self::Gpu(shared) => shared.as_ptr(),
         };
         let fits = offset
             .checked_add(bytes.len())
-            .is_some_and(|end| end <= map.len());
+            .is_some_and(|end| end <= self.len());
         if fits {
-            // SAFETY: the destination lies within the mapping (just checked), which is writable and is
+            // SAFETY: the destination lies within the memory (just checked), which is writable and is
             // exposed as raw memory only; `bytes` is a live slice, which cannot overlap it because no slice
-            // of the mapping is ever made.
+            // of the memory is ever made. A GPU works on none of a cache's rows while its owner does (see
+            // `program_rows`).
             unsafe {
-                std::ptr::copy_nonoverlapping(
-                    bytes.as_ptr(),
-                    map.as_mut_ptr().add(offset),
-                    bytes.len(),
-                );
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.add(offset), bytes.len());
             }
         }
         fits
@@ -98,27 +102,24 @@ impl Region {
     /// Copies the bytes at `offset` to `into`; returns false, and copies nothing, if some are outside the range.
     #[must_use]
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
-        let map = match self {
-            Self::Reserved(map) => map,
+        let start = match self {
+            Self::Reserved(map) => map.as_ptr(),
             Self::Known(buffer) => {
                 let end = offset.saturating_add(into.len());
                 return buffer.read(offset..end, into).is_ok();
             }
+            Self::Gpu(shared) => shared.as_ptr().cast_const(),
         };
         let fits = offset
             .checked_add(into.len())
-            .is_some_and(|end| end <= map.len());
+            .is_some_and(|end| end <= self.len());
         if fits {
-            // SAFETY: the source lies within the mapping (just checked), which is readable; `into` is a live slice,
-            // which cannot overlap it because no slice of the mapping is ever made. Nobody writes there meanwhile: a
+            // SAFETY: the source lies within the memory (just checked), which is readable; `into` is a live slice,
+            // which cannot overlap it because no slice of the memory is ever made. Nobody writes there meanwhile: a
             // cache is read by its sole owner, to whom it comes back when no lane holds it any more, or by whoever has
             // the lock under which that owner takes it.
             unsafe {
-                std::ptr::copy_nonoverlapping(
-                    map.as_ptr().add(offset),
-                    into.as_mut_ptr(),
-                    into.len(),
-                );
+                std::ptr::copy_nonoverlapping(start.add(offset), into.as_mut_ptr(), into.len());
             }
         }
         fits
@@ -145,13 +146,14 @@ impl Region {
 }
 
 // SAFETY: an anonymous mapping keeps its address and length until it is dropped, is readable and writable,
-// is never null, and `Region` never makes a reference into it. A buffer keeps the same promise, and neither is replaced
-// by the other while a `Region` lives.
+// is never null, and `Region` never makes a reference into it. A buffer and memory that a GPU works on keep the same
+// promise, and none is replaced by another while a `Region` lives.
 unsafe impl Memory for Region {
     fn as_ptr(&self) -> *const u8 {
         match self {
             Self::Reserved(map) => map.as_ptr(),
             Self::Known(buffer) => buffer.as_ptr(),
+            Self::Gpu(shared) => shared.as_ptr().cast_const(),
         }
     }
 
@@ -159,6 +161,7 @@ unsafe impl Memory for Region {
         match self {
             Self::Reserved(map) => map.len(),
             Self::Known(buffer) => buffer.len(),
+            Self::Gpu(shared) => shared.len(),
         }
     }
 

@@ -1,5 +1,6 @@
 // Arguments of a shader, and memory as 32-bit words by device address: no 8-bit, 16-bit or 64-bit types are needed.
 #extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
 #extension GL_EXT_spirv_intrinsics : require
 #extension GL_EXT_control_flow_attributes : require
 
@@ -33,10 +34,20 @@ layout(push_constant, std430) uniform Args {
 const uint ROW_WORDS = 8;
 uint position_of(Words state, uint row) { return state.w[row * ROW_WORDS]; }
 uint cache_row_of(Words state, uint row) { return state.w[row * ROW_WORDS + 1]; }
-uint first_cache_row_of(Words state, uint row) { return state.w[row * ROW_WORDS + 2]; }
-uint way_of(Words state, uint row) { return state.w[row * ROW_WORDS + 3]; }
-uint way_start_of(Words state, uint row) { return state.w[row * ROW_WORDS + 4]; }
-uint token_of(Words state, uint row) { return state.w[row * ROW_WORDS + 5]; }
+// The address of the first row of the row's sequence, in the first half of its cache.
+uvec2 cache_of(Words state, uint row) { return uvec2(state.w[row * ROW_WORDS + 2], state.w[row * ROW_WORDS + 3]); }
+uint half_bytes_of(Words state, uint row) { return state.w[row * ROW_WORDS + 4]; }
+uint way_of(Words state, uint row) { return state.w[row * ROW_WORDS + 5]; }
+uint way_start_of(Words state, uint row) { return state.w[row * ROW_WORDS + 6]; }
+uint token_of(Words state, uint row) { return state.w[row * ROW_WORDS + 7]; }
+
+// The same in another half: keys and values of each layer are two, and arguments have their number in place of an address.
+uvec2 half_of(Words state, uint row, Words number) {
+    uint high, low, carry, first_high = cache_of(state, row).y;
+    umulExtended(half_bytes_of(state, row), uvec2(number).x, high, low);
+    low = uaddCarry(low, cache_of(state, row).x, carry);
+    return uvec2(low, first_high + high + carry);
+}
 
 float f32(Words m, uint i) { return uintBitsToFloat(m.w[i]); }
 void put(Words m, uint i, float x) { m.w[i] = floatBitsToUint(x); }

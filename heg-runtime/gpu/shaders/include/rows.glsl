@@ -88,13 +88,16 @@ void write_groups(uint row, uint rows, uint piece, Words to) {
     barrier();
 }
 
-uint half_of(float x) { return FORM == CACHE_F16 ? f16(x) : bf16(x); }
+uint half_bits(float x) { return FORM == CACHE_F16 ? f16(x) : bf16(x); }
 
 // Writes every `step`th piece of a row from `first` on. Rows of the cache go where the state has them, other rows one
 // behind the other.
 void write_pieces(uint row, uint rows, Words to, uint stride, Words state, uint first, uint step) {
     uint target = row;
-    if (HALVES || FORM == CACHE_F32) target = first_cache_row_of(state, row) + cache_row_of(state, row);
+    if (HALVES || FORM == CACHE_F32) {
+        target = cache_row_of(state, row);
+        to = Words(half_of(state, row, to));
+    }
     for (uint piece = first; piece < PIECES; piece += step) {
         uint end = min(piece * PIECE + PIECE, WIDTH), start = piece * PIECE + gl_LocalInvocationIndex;
         if (FORM == OPERAND) {
@@ -102,7 +105,7 @@ void write_pieces(uint row, uint rows, Words to, uint stride, Words state, uint 
         } else if (HALVES) {
             start += gl_LocalInvocationIndex;
             for (uint i = start; i < end; i += 2 * THREADS) {
-                uint low = half_of(value(row, i)), high = half_of(value(row, i + 1));
+                uint low = half_bits(value(row, i)), high = half_bits(value(row, i + 1));
                 to.w[target * (stride / 2) + i / 2] = low | high << 16;
             }
         } else {

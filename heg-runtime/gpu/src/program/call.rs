@@ -10,11 +10,13 @@ pub struct GpuCall<'a> {
     pub rows: u32,
     /// One for each parameter of the kernel.
     pub weights: &'a [GpuWeight],
-    /// For each input port its rows. Rotary tables are whole, from position 0 on; keys and values are a layer's whole
-    /// cache; positions, which are in the state, have none.
+    /// Number of the layer whose keys and values it reads and writes, in the caches that the state names.
+    pub layer: u32,
+    /// For each input port its rows. Rotary tables are whole, from position 0 on; positions, keys and values, which the
+    /// state has, have none.
     pub inputs: &'a [Option<GpuRows>],
-    /// For each output port its rows; keys and values are a layer's whole cache.
-    pub outputs: &'a [GpuRows],
+    /// For each output port its rows; keys and values have none.
+    pub outputs: &'a [Option<GpuRows>],
     /// Scratch memory, of `rows · scratch_elements` f32 at least.
     pub scratch: &'a GpuRegion,
     /// State of the rows.

@@ -28,17 +28,41 @@ impl GpuProgram {
         }
         let inputs = self.inputs.iter().zip(call.inputs).enumerate();
         for (index, (port, rows)) in inputs {
-            match rows {
-                Some(rows) => self.check_rows("input", index, port, rows, call)?,
-                None if port.role == Role::Position => {}
-                None => at_least("rows of input", index, 1, 0)?,
-            }
+            self.check_port("input", index, port, rows.as_ref(), call)?;
         }
         let outputs = self.outputs.iter().zip(call.outputs).enumerate();
         for (index, (port, rows)) in outputs {
-            self.check_rows("output", index, port, rows, call)?;
+            self.check_port("output", index, port, rows.as_ref(), call)?;
         }
         Ok(())
+    }
+
+    fn check_port(
+        &self,
+        side: &'static str,
+        index: usize,
+        port: &Port,
+        rows: Option<&GpuRows>,
+        call: &GpuCall<'_>,
+    ) -> Result<(), GpuError> {
+        match rows {
+            _ if is_cache(port.role) => self.check_cache(port, call),
+            Some(rows) => check_rows(side, index, port, rows, call),
+            None if port.role == Role::Position => Ok(()),
+            None => at_least("rows of an input or output", index, 1, 0),
+        }
+    }
+
+    /// Keys and values are where the state says, which has checked that all halves of its layers are there.
+    fn check_cache(&self, port: &Port, call: &GpuCall<'_>) -> Result<(), GpuError> {
+        let limits = call.state.limits();
+        let layers = u64::from(limits.layers);
+        at_least("layers of caches", 0, u64::from(call.layer) + 1, layers)?;
+        same(
+            "bytes of a row of the cache",
+            usize::try_from(limits.cache_row_bytes).unwrap_or(usize::MAX),
+            usize::try_from(u64::from(port.width) * self.kv.bytes()).unwrap_or(usize::MAX),
+        )
     }
 
     fn check_weight(&self, index: usize, weight: &GpuWeight) -> Result<(), GpuError> {
@@ -69,52 +93,6 @@ impl GpuProgram {
         )
     }
 
-    fn check_rows(
-        &self,
-        side: &'static str,
-        index: usize,
-        port: &Port,
-        rows: &GpuRows,
-        call: &GpuCall<'_>,
-    ) -> Result<(), GpuError> {
-        let limits = call.state.limits();
-        let (count, element) = match port.role {
-            Role::Key | Role::Value => (limits.cache_rows, self.kv),
-            Role::Cos | Role::Sin => (limits.positions, ElementType::F32),
-            _ => (call.rows, ElementType::F32),
-        };
-        let (stride, width) = (u64::from(rows.stride), u64::from(port.width));
-        at_least(
-            "elements from a row to the next of an input or output",
-            index,
-            width,
-            stride,
-        )?;
-        let tables = matches!(port.role, Role::Cos | Role::Sin);
-        if tables {
-            // Modules take the width for the distance.
-            same(
-                "elements from a row to the next of a rotary table",
-                port.width as usize,
-                rows.stride as usize,
-            )?;
-        }
-        if is_cache(port.role) && self.kv != ElementType::F32 {
-            same(
-                "odd elements from a row of the cache to the next",
-                0,
-                rows.stride as usize % 2,
-            )?;
-        }
-        let elements = u64::from(count.saturating_sub(1)) * stride + width;
-        let bytes = element.bytes_of(elements).unwrap_or(u64::MAX);
-        let what = match side {
-            "input" => "bytes of input",
-            _ => "bytes of output",
-        };
-        at_least(what, index, bytes, rows.region.bytes())
-    }
-
     /// The rows of a port that a buffer is.
     pub(super) fn port_rows<'a>(
         &self,
@@ -123,10 +101,46 @@ impl GpuProgram {
     ) -> Option<&'a GpuRows> {
         match place {
             BufferPlace::Input(port) => call.inputs.get(port as usize)?.as_ref(),
-            BufferPlace::Output(port) => call.outputs.get(port as usize),
+            BufferPlace::Output(port) => call.outputs.get(port as usize)?.as_ref(),
             BufferPlace::Scratch { .. } => None,
         }
     }
+}
+
+fn check_rows(
+    side: &'static str,
+    index: usize,
+    port: &Port,
+    rows: &GpuRows,
+    call: &GpuCall<'_>,
+) -> Result<(), GpuError> {
+    let tables = matches!(port.role, Role::Cos | Role::Sin);
+    let count = match tables {
+        true => call.state.limits().positions,
+        false => call.rows,
+    };
+    let (stride, width) = (u64::from(rows.stride), u64::from(port.width));
+    at_least(
+        "elements from a row to the next of an input or output",
+        index,
+        width,
+        stride,
+    )?;
+    if tables {
+        // Modules take the width for the distance.
+        same(
+            "elements from a row to the next of a rotary table",
+            port.width as usize,
+            rows.stride as usize,
+        )?;
+    }
+    let elements = u64::from(count.saturating_sub(1)) * stride + width;
+    let bytes = ElementType::F32.bytes_of(elements).unwrap_or(u64::MAX);
+    let what = match side {
+        "input" => "bytes of input",
+        _ => "bytes of output",
+    };
+    at_least(what, index, bytes, rows.region.bytes())
 }
 
 fn at_least(what: &'static str, index: usize, expected: u64, found: u64) -> Result<(), GpuError> {

@@ -132,6 +132,15 @@ impl GpuProgram {
             return refuse("a row of the cache", found, "an even number of elements");
         }
         for step in &self.program.steps {
+            // Attention names none of its ports; all other modules but those that write rows of caches take addresses.
+            let mut reads = step.reads().into_iter();
+            let mut writes = step.writes().into_iter();
+            if reads.any(|id| self.is_cached(id))
+                || (!step.gives_cache_rows() && writes.any(|id| self.is_cached(id)))
+            {
+                let found = "keys or values".to_owned();
+                return refuse("a step", found, "rows of floats");
+            }
             match step {
                 Step::RmsNorm { groups, .. } if *groups > GROUPS_MAX => {
                     let found = format!("{groups} parts");
@@ -165,6 +174,22 @@ impl GpuProgram {
 
     fn output_role(&self, port: u32) -> Option<Role> {
         Some(self.outputs.get(port as usize)?.role)
+    }
+
+    /// The port that a buffer is.
+    fn port_of(&self, place: BufferPlace) -> Option<&Port> {
+        match place {
+            BufferPlace::Input(port) => self.inputs.get(port as usize),
+            BufferPlace::Output(port) => self.outputs.get(port as usize),
+            BufferPlace::Scratch { .. } => None,
+        }
+    }
+
+    /// Whether a buffer is keys or values of the cache.
+    fn is_cached(&self, id: BufferId) -> bool {
+        let buffer = self.program.buffers.get(id.0 as usize);
+        let port = buffer.and_then(|buffer| self.port_of(buffer.place));
+        port.is_some_and(|port| is_cache(port.role))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Steps of a program as dispatches.
 
-use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::manifest::{ElementType, Port, Role};
 use heg_artifacts::program::{Attention, BufferId, BufferPlace, ParameterId, Step, scratch_width};
-use heg_spirv::{Module, StepShape, constant};
+use heg_spirv::{Module, StepShape, constant, is_cache};
 
 use super::{GpuCall, GpuProgram, GpuRows};
 use crate::device::GpuDevice;
@@ -220,8 +220,8 @@ impl Writer<'_> {
             window,
             softcap,
         } = *attributes;
-        let (query, keys) = (self.port(Role::Query), self.port(Role::Key));
-        let (values, to) = (self.port(Role::Value), self.placed(out));
+        let (query, keys) = (self.port(Role::Query), self.cached(Role::Key));
+        let (values, to) = (self.cached(Role::Value), self.placed(out));
         let log2_e = std::f32::consts::LOG2_E;
         let args = Args {
             at: [
@@ -255,9 +255,9 @@ impl Writer<'_> {
             ElementType::F32 => 4,
             _ => 8,
         };
-        let begins = [keys, values].map(|rows| rows.address.is_multiple_of(16));
+        // A cache begins at a multiple of 16 bytes, and so does each of its halves.
         let rows = [head_dim, keys.stride, values.stride];
-        let quads = rows.iter().all(|width| width.is_multiple_of(in_quad)) && begins == [true; 2];
+        let quads = rows.iter().all(|width| width.is_multiple_of(in_quad));
         let [invocations, together] = attention_shape(self.device, self.call.rows, head_dim);
         let mut constants = shape.constants.clone();
         constants.extend([
@@ -298,8 +298,28 @@ impl Writer<'_> {
                 stride: scratch_width(buffer.width),
             };
         }
+        if let Some(port) = self.program.port_of(buffer.place)
+            && is_cache(port.role)
+        {
+            return self.half(port);
+        }
         let rows = self.program.port_rows(buffer.place, self.call);
         rows.map(Placed::from).unwrap_or_default()
+    }
+
+    /// The half of caches that a port is, by its number.
+    fn half(&self, port: &Port) -> Placed {
+        Placed {
+            address: 2 * u64::from(self.call.layer) + u64::from(port.role == Role::Value),
+            stride: port.width,
+        }
+    }
+
+    /// The half of caches with the keys, or the values, that attention reads.
+    fn cached(&self, role: Role) -> Placed {
+        let mut inputs = self.program.inputs.iter();
+        let port = inputs.find(|port| port.role == role);
+        port.map(|port| self.half(port)).unwrap_or_default()
     }
 
     /// The rows of the input port of a role.

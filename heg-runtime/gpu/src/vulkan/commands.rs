@@ -63,7 +63,8 @@ impl Recording {
     /// # Safety
     ///
     /// The device reads and writes where arguments say, unchecked: every address with all that its module reads or
-    /// writes from there lies within one of `memories`, for all contents that the memories have at a submission.
+    /// writes from there lies within one of `memories`, or in one that the caller keeps until the recording is dropped, for
+    /// all contents that the memories have at a submission.
     pub(crate) unsafe fn new(
         device: &Arc<Device>,
         dispatches: &[Dispatch],

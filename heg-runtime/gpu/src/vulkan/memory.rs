@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Host,
     /// Memory that the host writes without a copy, and that the device reads fastest.
     Written,
+    /// Memory that both read and write where it lies, at the speed of memory.
+    Shared,
 }
 
 /// A buffer with memory of its own, or over imported pages.
@@ -52,6 +54,11 @@ const VISIBLE: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
         | vk::MemoryPropertyFlags::HOST_COHERENT.as_raw(),
 );
 
+/// Memory that the host reads at the speed of memory.
+const CACHED: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
+    VISIBLE.as_raw() | vk::MemoryPropertyFlags::HOST_CACHED.as_raw(),
+);
+
 /// The longest time of a copy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -74,7 +81,8 @@ impl Memory {
                 vk::MemoryPropertyFlags::DEVICE_LOCAL,
                 vk::MemoryPropertyFlags::empty(),
             ],
-            Kind::Host => [VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED, VISIBLE],
+            Kind::Host => [CACHED, VISIBLE],
+            Kind::Shared => [CACHED | vk::MemoryPropertyFlags::DEVICE_LOCAL, CACHED],
             Kind::Written => [VISIBLE | vk::MemoryPropertyFlags::DEVICE_LOCAL, VISIBLE],
         };
         let (index, flags) = memory_type(device, needs.memory_type_bits, &wanted)?;
@@ -110,6 +118,41 @@ impl Memory {
         bytes: u64,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Arc<Self>, GpuError> {
+        let any = [vk::MemoryPropertyFlags::empty()];
+        // SAFETY: the caller's.
+        unsafe { Self::of_pages(device, start, bytes, owner, &any) }.map(Arc::new)
+    }
+
+    /// Pages like those of [`import`](Self::import), which the host and the device both read and write.
+    ///
+    /// # Safety
+    ///
+    /// The bytes from `start` on stay mapped for as long as `owner` lives, and may be written; both are whole pages. The
+    /// host reads and writes them by raw pointers alone.
+    pub(crate) unsafe fn import_written(
+        device: &Arc<Device>,
+        start: *const u8,
+        bytes: u64,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Arc<Self>, GpuError> {
+        // SAFETY: the caller's.
+        let made = unsafe { Self::of_pages(device, start, bytes, owner, &[CACHED, VISIBLE]) };
+        made.map(|mut made| {
+            made.mapped = NonNull::new(start.cast_mut());
+            Arc::new(made)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As [`import`](Self::import), or as [`import_written`](Self::import_written).
+    unsafe fn of_pages(
+        device: &Arc<Device>,
+        start: *const u8,
+        bytes: u64,
+        owner: Arc<dyn Any + Send + Sync>,
+        wanted: &[vk::MemoryPropertyFlags],
+    ) -> Result<Self, GpuError> {
         let failed = |code| device.failed("import of pages", code);
         let absent = || failed(vk::Result::ERROR_EXTENSION_NOT_PRESENT);
         let import = device.import.as_ref().ok_or_else(absent)?;
@@ -130,7 +173,7 @@ impl Memory {
             made._pages = Some(owner);
             let needs = device.handle.get_buffer_memory_requirements(buffer);
             let allowed = needs.memory_type_bits & pages.memory_type_bits;
-            let (index, _) = memory_type(device, allowed, &[vk::MemoryPropertyFlags::empty()])?;
+            let (index, _) = memory_type(device, allowed, wanted)?;
             let mut addresses = vk::MemoryAllocateFlagsInfo::default()
                 .flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
             let mut pointer = vk::ImportMemoryHostPointerInfoEXT::default()
@@ -143,7 +186,7 @@ impl Memory {
                 .push_next(&mut pointer);
             made.memory = device.handle.allocate_memory(&info, None).map_err(failed)?;
             made.bind()?;
-            Ok(Arc::new(made))
+            Ok(made)
         }
     }
 
@@ -177,6 +220,16 @@ impl Memory {
     /// Where modules find it.
     pub(crate) fn address(&self) -> u64 {
         self.address
+    }
+
+    /// Where the host reaches it without a copy, if it does.
+    pub(crate) fn mapped(&self) -> Option<NonNull<u8>> {
+        self.mapped
+    }
+
+    /// Whether it is a device's.
+    pub(crate) fn is_on(&self, device: &Arc<Device>) -> bool {
+        Arc::ptr_eq(&self.device, device)
     }
 
     /// Whether the host reaches it without a copy.

@@ -1,5 +1,6 @@
 //! One program on both: the same rows and weights, for a CPU device and for the GPU.
 
+use crate::caches::{Caches, LAYER, LAYERS, cache_row_bytes};
 use half::f16;
 use heg_artifacts::manifest::{ElementType, Kernel, Parameter, Port, Role, Rows, Work};
 use heg_artifacts::program::{
@@ -448,22 +449,27 @@ fn on_gpu(
             centres: tensor.centres.as_deref().map(region),
         })
         .collect();
-    let of_port = |(port, bytes): (&Port, &Vec<u8>)| GpuRows {
-        region: region(bytes),
-        stride: port.width,
+    let row_bytes = cache_row_bytes(kernel, *kv);
+    let caches = Caches::new(device, sequences.len(), row_bytes);
+    let of_port = |(port, bytes): (&Port, &Vec<u8>)| match port.role {
+        Role::Position => None,
+        Role::Key | Role::Value => {
+            caches.write(port.role, bytes);
+            None
+        }
+        _ => Some(GpuRows {
+            region: region(bytes),
+            stride: port.width,
+        }),
     };
-    let in_rows: Vec<_> = kernel
-        .inputs
-        .iter()
-        .zip(inputs)
-        .map(|(port, bytes)| (port.role != Role::Position).then(|| of_port((port, bytes))))
-        .collect();
+    let in_rows: Vec<_> = kernel.inputs.iter().zip(inputs).map(of_port).collect();
     let out_rows: Vec<_> = kernel.outputs.iter().zip(outputs).map(of_port).collect();
     let state = CallState::new(
         device,
         StateLimits {
             rows: rows as u32,
-            cache_rows: (POSITIONS * sequences.len()) as u32,
+            layers: LAYERS,
+            cache_row_bytes: row_bytes,
             positions: POSITIONS as u32,
             tokens: 1,
         },
@@ -480,7 +486,8 @@ fn on_gpu(
         .map(|(index, sequence, token, way)| RowState {
             position: (sequence.position + depth(sequence, *token)) as u32,
             cache_row: (sequence.position + token) as u32,
-            first_cache_row: (index * POSITIONS) as u32,
+            cache: Some(&caches.of_sequences[index % caches.of_sequences.len()]),
+            first_cache_row: caches.first_row(*index),
             way,
             token: 0,
         })
@@ -490,6 +497,7 @@ fn on_gpu(
     let scratch = device.memory(scratch).unwrap();
     let call = GpuCall {
         rows: rows as u32,
+        layer: LAYER,
         weights: &weights,
         inputs: &in_rows,
         outputs: &out_rows,
@@ -498,10 +506,14 @@ fn on_gpu(
     };
     let order = GpuOrder::record(device, &[&[GpuTask::Program(&ready, call)]]).unwrap();
     order.run(Duration::from_secs(120)).unwrap();
-    let read = |(rows, bytes): (&GpuRows, &Vec<u8>)| {
+    let ports = kernel.outputs.iter().zip(&out_rows).zip(outputs);
+    let read = |((port, rows), bytes): ((&Port, &Option<GpuRows>), &Vec<u8>)| {
         let mut found = vec![0; bytes.len()];
-        rows.region.read(0, &mut found).unwrap();
+        match rows {
+            Some(rows) => rows.region.read(0, &mut found).unwrap(),
+            None => caches.read(port.role, &mut found),
+        }
         found
     };
-    out_rows.iter().zip(outputs).map(read).collect()
+    ports.map(read).collect()
 }

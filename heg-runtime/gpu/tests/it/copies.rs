@@ -41,7 +41,8 @@ fn bytes_are_brought_doubled_and_taken_time_after_time() {
     });
     let limits = StateLimits {
         rows: 1,
-        cache_rows: 1,
+        layers: 0,
+        cache_row_bytes: 0,
         positions: 1,
         tokens: 1,
     };
@@ -50,9 +51,10 @@ fn bytes_are_brought_doubled_and_taken_time_after_time() {
     let doubled = |from: &GpuRows, to: &GpuRows| {
         let call = GpuCall {
             rows: 1,
+            layer: 0,
             weights: &[],
             inputs: &[Some(from.clone())],
-            outputs: std::slice::from_ref(to),
+            outputs: &[Some(to.clone())],
             scratch: &scratch,
             state: &state,
         };

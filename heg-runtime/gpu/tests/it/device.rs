@@ -1,6 +1,8 @@
 //! The device of the tests: found, probed, and told from one that is not there.
 
-use heg_gpu::{Fidelity, GpuDevice, GpuError, GpuOptions, Means, Treatment};
+use heg_gpu::{
+    CacheMemory, Fidelity, GpuDevice, GpuError, GpuFindings, GpuOptions, Means, Treatment,
+};
 use std::io::Write;
 
 /// The device, with validation; `None`, after saying so, where there is none.
@@ -82,4 +84,41 @@ fn a_device_that_is_not_there_is_named() {
     };
     let error = GpuDevice::open(&options).err().unwrap().to_string();
     assert!(error.contains("`no such device`: found `"), "{error}");
+}
+
+/// Where host and device work on the same memory, both ways to it are tried, and bits are the same (`attention`).
+#[test]
+fn keys_and_values_are_where_both_work_on_them() {
+    let test = "keys_and_values_are_where_both_work_on_them";
+    let Some(found) = device_of(test, Treatment::Own) else {
+        return;
+    };
+    if !matches!(found.info().kind, "integrated" | "software") {
+        assert_eq!(found.cache_memory(), CacheMemory::Copied);
+        return;
+    }
+    assert_ne!(found.cache_memory(), CacheMemory::Copied);
+    let discrete = device_of(test, Treatment::Discrete).unwrap();
+    assert_eq!(discrete.cache_memory(), CacheMemory::Copied);
+    assert!(discrete.shared_memory(4096).unwrap().is_none());
+    for caches in [CacheMemory::Imported, CacheMemory::Shared] {
+        let known = GpuFindings {
+            caches: Some(caches),
+            ..GpuFindings::default()
+        };
+        let options = GpuOptions {
+            validation: true,
+            treatment: Treatment::Own,
+            known,
+            ..GpuOptions::from_environment()
+        };
+        let device = GpuDevice::open(&options).unwrap();
+        let memory = device.shared_memory(10_000).unwrap().unwrap();
+        assert!(memory.len() >= 10_000 && memory.is_on(&device) && !memory.is_on(&discrete));
+        memory.region().write(9_000, &[1, 2, 3]).unwrap();
+        let mut read = [0; 3];
+        memory.region().read(9_000, &mut read).unwrap();
+        assert_eq!(read, [1, 2, 3]);
+        assert_eq!(device.complaints(), [""; 0]);
+    }
 }

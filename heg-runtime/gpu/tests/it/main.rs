@@ -10,6 +10,7 @@
 
 mod attention;
 mod both;
+mod caches;
 mod copies;
 mod device;
 mod kept;

@@ -2,7 +2,8 @@
 
 use heg_artifacts::manifest::Role;
 use heg_gpu::{
-    CallState, GpuCall, GpuError, GpuOrder, GpuRegion, GpuRows, GpuTask, RowState, StateLimits,
+    CallState, GpuCache, GpuCall, GpuError, GpuOrder, GpuRegion, GpuRows, GpuTask, RowState,
+    StateLimits,
 };
 use heg_spec::Group;
 
@@ -16,8 +17,9 @@ use crate::error::ExecError;
 pub(super) struct Alone {
     key: AloneKey,
     order: GpuOrder,
+    cache: GpuCache,
     inputs: Vec<Option<GpuRows>>,
-    outputs: Vec<GpuRows>,
+    outputs: Vec<Option<GpuRows>>,
 }
 
 /// The call that commands were recorded for.
@@ -44,7 +46,7 @@ pub(super) fn run(form: &GpuForm, call: &AloneCall<'_>) -> Result<(), ExecError>
         None => Alone::new(form, call, key).map_err(&failed)?,
     };
     for (bound, rows) in call.inputs.iter().zip(&alone.inputs) {
-        let Some(GpuRows { region, .. }) = rows else {
+        let Some((region, start)) = alone.memory(bound, rows.as_ref()) else {
             continue;
         };
         let (first, count) = place(bound, call);
@@ -53,14 +55,17 @@ pub(super) fn run(form: &GpuForm, call: &AloneCall<'_>) -> Result<(), ExecError>
         bound.rows.read_packed(0, &mut bytes)?;
         let bytes = copying(bound).for_device(bytes);
         let first = copying(bound).device_bytes(first * row_bytes);
-        let written = region.write(first as u64, &bytes);
+        let written = region.write(start + first as u64, &bytes);
         written.map_err(&failed)?;
     }
     alone.order.run(PATIENCE).map_err(&failed)?;
     for (bound, rows) in call.outputs.iter().zip(&alone.outputs) {
+        let Some((region, start)) = alone.memory(bound, rows.as_ref()) else {
+            continue;
+        };
         let bytes = call.tokens * bound.rows.row_bytes();
         let mut bytes = vec![0; copying(bound).device_bytes(bytes)];
-        rows.region.read(0, &mut bytes).map_err(&failed)?;
+        region.read(start, &mut bytes).map_err(&failed)?;
         let bytes = copying(bound).for_host(&bytes);
         bound.rows.write_packed(0, &bytes)?;
     }
@@ -88,44 +93,62 @@ fn place(bound: &BoundPort, call: &AloneCall<'_>) -> (usize, usize) {
     }
 }
 
+fn is_cached(role: Role) -> bool {
+    matches!(role, Role::Key | Role::Value)
+}
+
 impl Alone {
+    /// The memory of a port, and the first byte that is the port's; none for positions.
+    fn memory<'a>(
+        &'a self,
+        bound: &BoundPort,
+        rows: Option<&'a GpuRows>,
+    ) -> Option<(&'a GpuRegion, u64)> {
+        match bound.port.role {
+            Role::Key => Some((&self.cache.region, 0)),
+            Role::Value => Some((&self.cache.region, self.cache.half_bytes)),
+            _ => rows.map(|rows| (&rows.region, 0)),
+        }
+    }
+
     fn new(form: &GpuForm, call: &AloneCall<'_>, key: AloneKey) -> Result<Self, GpuError> {
         let device = &*form.role.device;
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let visible = call.position + call.tokens;
-        let region = |bound: &BoundPort| -> Result<GpuRegion, GpuError> {
+        let bound = || call.inputs.iter().chain(call.outputs);
+        let cached = bound().find(|bound| is_cached(bound.port.role));
+        let row_bytes = cached.map_or(0, |bound| bound.rows.row_bytes() as u64);
+        let cache = GpuCache::new(device, 1, number(visible), row_bytes)?;
+        let rows = |bound: &BoundPort| -> Result<Option<GpuRows>, GpuError> {
             let rows = match bound.port.role {
-                Role::Key | Role::Value | Role::Cos | Role::Sin => visible,
+                // In the state.
+                Role::Position | Role::Key | Role::Value => return Ok(None),
+                Role::Cos | Role::Sin => visible,
                 _ => call.tokens,
             };
             let bytes = copying(bound).device_bytes(rows * bound.rows.row_bytes());
-            device.memory(bytes as u64)
-        };
-        let rows = |bound: &BoundPort| -> Result<GpuRows, GpuError> {
-            Ok(GpuRows {
-                region: region(bound)?,
+            Ok(Some(GpuRows {
+                region: device.memory(bytes as u64)?,
                 stride: bound.port.width,
-            })
+            }))
         };
-        let input = |bound: &BoundPort| match bound.port.role {
-            Role::Position => Ok(None),
-            _ => rows(bound).map(Some),
-        };
-        let inputs = call.inputs.iter().map(input);
+        let inputs = call.inputs.iter().map(rows);
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let outputs = call.outputs.iter().map(rows);
         let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
         let limits = StateLimits {
             rows: number(call.tokens),
-            cache_rows: number(visible),
+            layers: 1,
+            cache_row_bytes: row_bytes,
             positions: number(visible),
             tokens: 1,
         };
         let state = CallState::new(device, limits)?;
-        let is_cached = call.kernel.group == Group::Mha;
-        let first = if is_cached { call.position } else { 0 };
+        let reads_cache = call.kernel.group == Group::Mha;
+        let first = if reads_cache { call.position } else { 0 };
         let row = |token: usize| RowState {
             position: number(call.position + token),
+            cache: Some(&cache),
             // New keys and values are an output of their own.
             cache_row: number(first + token),
             ..RowState::default()
@@ -135,6 +158,7 @@ impl Alone {
         let scratch = device.memory(4 * elements * call.tokens as u64)?;
         let recorded = GpuCall {
             rows: number(call.tokens),
+            layer: 0,
             weights: &form.weights,
             inputs: &inputs,
             outputs: &outputs,
@@ -145,6 +169,7 @@ impl Alone {
         Ok(Self {
             key,
             order,
+            cache,
             inputs,
             outputs,
         })

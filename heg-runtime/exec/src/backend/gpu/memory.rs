@@ -1,9 +1,8 @@
 //! The memory of a lane on a device, and the commands that were recorded over it.
 //!
-//! Activations of the batch at hand are in its first rows; keys and values are in a pool of rows of each layer. Where a call
-//! needs more than there is, all is made anew, larger.
+//! Activations of the batch at hand are in its first rows. Where a call needs more than there is, all is made anew, larger.
+//! Keys and values are elsewhere (`caches`): commands find them by the state of rows, and so stay as they are.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_artifacts::manifest::{ElementType, Manifest, Port, Role};
@@ -14,10 +13,11 @@ use heg_gpu::{
 use heg_sched::Launch;
 use heg_spec::Group;
 
-use super::caches::Runs;
+use super::caches::Copies;
 use super::form::GpuForm;
 use super::pace::Pace;
 use super::pass::Chosen;
+use super::recorded::Recorded;
 use super::role::{GpuRole, failed};
 use super::taken::UnderWay;
 use crate::error::ExecError;
@@ -29,8 +29,6 @@ pub(super) struct Room {
     pub(super) rows: usize,
     /// Rows that the head takes.
     pub(super) head_rows: usize,
-    /// Rows of the pool of keys and values.
-    pub(super) cache_rows: usize,
     /// Elements of scratch memory for each row.
     pub(super) scratch_elements: u32,
 }
@@ -45,11 +43,6 @@ impl Room {
         Self {
             rows: self.rows.max(asked.rows),
             head_rows: rows(self.head_rows, asked.head_rows),
-            // Twice as many, as every sequence grows.
-            cache_rows: match asked.cache_rows > self.cache_rows {
-                true => rows(0, 2 * asked.cache_rows),
-                false => self.cache_rows,
-            },
             scratch_elements: self.scratch_elements.max(asked.scratch_elements),
         }
     }
@@ -76,6 +69,14 @@ impl Passed {
     }
 }
 
+/// The rows that a launch works on, and those that a head is gathered from and to.
+pub(super) struct Ports {
+    inputs: Vec<Option<GpuRows>>,
+    outputs: Vec<Option<GpuRows>>,
+    from: GpuRows,
+    last: GpuRows,
+}
+
 /// A lane's memory on the device of a role.
 pub(super) struct LaneMemory {
     pub(super) role: Arc<GpuRole>,
@@ -89,20 +90,12 @@ pub(super) struct LaneMemory {
     pub(super) last: GpuRegion,
     pub(super) logits: GpuRegion,
     scratch: GpuRegion,
-    /// By layer: keys and values.
-    pub(super) caches: Vec<[GpuRegion; 2]>,
-    pub(super) runs: Runs,
-    orders: BTreeMap<OrderKey, Arc<GpuOrder>>,
+    pub(super) copies: Copies,
+    pub(super) recorded: Recorded,
     /// Copies of a pass; none before the first, and behind one that failed.
     pub(super) under_way: Option<UnderWay>,
     pub(super) pace: Pace,
 }
-
-/// A launch, its rows, and whether the head's rows are gathered on the device.
-type OrderKey = (Option<u32>, Group, usize, bool);
-
-/// Launches whose commands are kept. Chosen: some forty numbers of rows of a model of thirty layers.
-const RECORDED_MAX: usize = 4096;
 
 impl LaneMemory {
     /// Memory on the device of a form's role.
@@ -117,22 +110,16 @@ impl LaneMemory {
         let floats = |rows: usize, width: u32| 4 * rows as u64 * u64::from(width);
         let row = |width| device.memory(floats(room.rows, width));
         let query = model.heads * model.head_dim;
-        let key = u64::from(model.kv_heads * model.head_dim) * kv.bytes();
-        let cache = || device.memory(room.cache_rows as u64 * key);
-        let layers = manifest.layers.iter();
         Ok(Self {
-            state: CallState::new(device, limits(manifest, room))?,
+            state: CallState::new(device, limits(manifest, room, kv))?,
             hidden: [row(model.hidden)?, row(model.hidden)?],
             query: row(query)?,
             attended: row(query)?,
             last: device.memory(floats(room.head_rows, model.hidden))?,
             logits: device.memory(floats(room.head_rows, model.vocab))?,
             scratch: row(room.scratch_elements.max(1))?,
-            caches: layers
-                .map(|_| Ok([cache()?, cache()?]))
-                .collect::<Result<_, GpuError>>()?,
-            runs: Runs::new(room.cache_rows, manifest.layers.len()),
-            orders: BTreeMap::new(),
+            copies: Copies::new(manifest.layers.len()),
+            recorded: Recorded::default(),
             under_way: None,
             pace: Pace::default(),
             role: Arc::clone(role),
@@ -145,7 +132,12 @@ impl LaneMemory {
     pub(super) fn make_room(&mut self, form: &GpuForm, asked: Room) -> Result<(), ExecError> {
         let room = self.room.grown(asked);
         if room != self.room || self.kv != form.kv {
-            *self = Self::of_room(form, room).map_err(failed(&form.name))?;
+            let has_copies = self.kv == form.kv;
+            let made = Self::of_room(form, room).map_err(failed(&form.name))?;
+            let before = std::mem::replace(self, made);
+            if has_copies {
+                self.copies = before.copies;
+            }
         }
         Ok(())
     }
@@ -166,69 +158,58 @@ impl LaneMemory {
         }
     }
 
-    /// The recorded commands of launches.
-    pub(super) fn orders(
-        &mut self,
-        launches: &[Chosen<'_>],
-    ) -> Result<Vec<Arc<GpuOrder>>, ExecError> {
-        if self.orders.len() + launches.len() > RECORDED_MAX {
-            self.orders.clear();
-        }
-        let mut orders = Vec::with_capacity(launches.len());
-        for chosen in launches {
-            let key = key(chosen);
-            let order = match self.orders.get(&key) {
-                Some(order) => Arc::clone(order),
-                None => {
-                    let order = Arc::new(self.record(chosen)?);
-                    self.orders.insert(key, Arc::clone(&order));
-                    order
-                }
-            };
-            orders.push(order);
-        }
-        Ok(orders)
-    }
-
-    fn record(&self, chosen: &Chosen<'_>) -> Result<GpuOrder, ExecError> {
-        let form = chosen.form;
+    /// What a launch works on.
+    pub(super) fn ports(&self, chosen: &Chosen<'_>) -> Result<Ports, ExecError> {
         let inputs = chosen.kernel.inputs.iter();
         let inputs = inputs.map(|port| self.rows_of(chosen, port, false));
-        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let outputs = chosen.kernel.outputs.iter();
-        let outputs = outputs.filter_map(|port| self.rows_of(chosen, port, true).transpose());
-        let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
-        let rows = u32::try_from(chosen.rows).unwrap_or(u32::MAX);
-        let call = GpuCall {
-            rows,
-            weights: &form.weights,
-            inputs: &inputs,
-            outputs: &outputs,
-            scratch: &self.scratch,
-            state: &self.state,
-        };
-        let program = GpuTask::Program(&form.program, call);
-        let width = form.bundle.manifest().model.hidden;
+        let outputs = outputs.map(|port| self.rows_of(chosen, port, true));
+        let width = chosen.form.bundle.manifest().model.hidden;
         let plain = |region: &GpuRegion| GpuRows {
             region: region.clone(),
             stride: width,
         };
-        let half = Passed::of(Role::Hidden, layer_of(form, chosen.launch), false);
-        let from = plain(self.passed(half.unwrap_or(Passed::Hidden(0))));
-        let out = plain(&self.last);
-        let gather = GpuTask::Gather(GatherCall {
-            from: &from,
-            width,
-            rows,
-            out: &out,
-            state: &self.state,
-        });
-        let both = [gather, program];
-        let first = if chosen.gathers { 0 } else { 1 };
-        GpuOrder::record(self.device(), &[&both[first..]]).map_err(failed(&form.name))
+        let half = Passed::of(Role::Hidden, chosen.layer(), false);
+        Ok(Ports {
+            inputs: inputs.collect::<Result<_, _>>()?,
+            outputs: outputs.collect::<Result<_, _>>()?,
+            from: plain(self.passed(half.unwrap_or(Passed::Hidden(0)))),
+            last: plain(&self.last),
+        })
     }
 
-    /// The rows of a port; none for positions, which are in the state.
+    /// Writes launches down as one.
+    pub(super) fn record(&self, launches: &[Chosen<'_>]) -> Result<GpuOrder, ExecError> {
+        let ports = launches.iter().map(|chosen| self.ports(chosen));
+        let ports = ports.collect::<Result<Vec<_>, _>>()?;
+        let mut tasks = Vec::with_capacity(launches.len() + 1);
+        for (chosen, ports) in launches.iter().zip(&ports) {
+            let rows = u32::try_from(chosen.rows).unwrap_or(u32::MAX);
+            if chosen.gathers {
+                tasks.push(GpuTask::Gather(GatherCall {
+                    from: &ports.from,
+                    width: ports.from.stride,
+                    rows,
+                    out: &ports.last,
+                    state: &self.state,
+                }));
+            }
+            let call = GpuCall {
+                rows,
+                layer: u32::try_from(chosen.layer()).unwrap_or(u32::MAX),
+                weights: &chosen.form.weights,
+                inputs: &ports.inputs,
+                outputs: &ports.outputs,
+                scratch: &self.scratch,
+                state: &self.state,
+            };
+            tasks.push(GpuTask::Program(&chosen.form.program, call));
+        }
+        let name = launches.first().map_or("all", |chosen| &chosen.form.name);
+        GpuOrder::record(self.device(), &[&tasks]).map_err(failed(name))
+    }
+
+    /// The rows of a port; none for positions, keys and values, which are in the state.
     fn rows_of(
         &self,
         chosen: &Chosen<'_>,
@@ -236,10 +217,6 @@ impl LaneMemory {
         is_output: bool,
     ) -> Result<Option<GpuRows>, ExecError> {
         let layer = layer_of(chosen.form, chosen.launch);
-        let cached = |half: usize| {
-            let halves = self.caches.get(layer);
-            halves.map(|halves| halves[half].clone())
-        };
         let rotary = |part: usize| -> Result<GpuRegion, ExecError> {
             let table = chosen.target.rope(chosen.form.bundle.manifest());
             let table = table.ok_or_else(|| chosen.target.unknown())?;
@@ -250,11 +227,9 @@ impl LaneMemory {
         let region = match port.role {
             Role::Hidden if is_head => Some(self.last.clone()),
             Role::Logits => Some(self.logits.clone()),
-            Role::Key => cached(0),
-            Role::Value => cached(1),
             Role::Cos => Some(rotary(0)?),
             Role::Sin => Some(rotary(1)?),
-            Role::Position => return Ok(None),
+            Role::Key | Role::Value | Role::Position => return Ok(None),
             role @ (Role::Hidden | Role::Query | Role::Attended) => {
                 let passed = Passed::of(role, layer, is_output);
                 passed.map(|passed| self.passed(passed).clone())
@@ -272,19 +247,16 @@ pub(super) fn layer_of(form: &GpuForm, launch: Launch) -> usize {
     launch.layer.map_or(layers, |layer| layer as usize)
 }
 
-fn key(chosen: &Chosen<'_>) -> OrderKey {
-    let Launch { layer, group } = chosen.launch;
-    (layer, group, chosen.rows, chosen.gathers)
-}
-
 /// Bounds of the state of rows in a memory of a model.
-fn limits(manifest: &Manifest, room: Room) -> StateLimits {
+fn limits(manifest: &Manifest, room: Room, kv: ElementType) -> StateLimits {
+    let model = &manifest.model;
     let count = |rows: usize| u32::try_from(rows).unwrap_or(u32::MAX);
     let positions = manifest.rope.iter().map(|table| table.rows).min();
     StateLimits {
         rows: count(room.rows),
-        cache_rows: count(room.cache_rows),
-        positions: positions.unwrap_or(manifest.model.context_tokens),
-        tokens: manifest.model.vocab,
+        layers: count(manifest.layers.len()),
+        cache_row_bytes: u64::from(model.kv_heads * model.head_dim) * kv.bytes(),
+        positions: positions.unwrap_or(model.context_tokens),
+        tokens: model.vocab,
     }
 }

@@ -1,17 +1,20 @@
 //! Forms that are CPU programs, run by a GPU by way of `heg-gpu`, with the bits of the CPU programs.
 //!
 //! A device whose arithmetic does not give these bits runs nothing, so a request, its cache and its activations may pass
-//! between lanes of the GPU and of the CPU at any kernel. Caches and activations that others see are the host's: an order
-//! copies what it reads to the device and what it wrote back, and the session knows which rows of caches the device still
-//! has (`caches`). Beside an NPU those rows are in f16 (`halves`).
+//! between lanes of the GPU and of the CPU at any kernel. Activations that others see are the host's: an order copies what it
+//! reads to the device and what it wrote back. Caches are in memory that both work on where the device's memory is the
+//! host's; of others the session knows which rows the device still has (`caches`). Beside an NPU activations are the host's in f16
+//! (`halves`), and so are caches.
 
 mod alone;
 mod caches;
 mod form;
 mod halves;
 mod memory;
+mod moved;
 mod pace;
 mod pass;
+mod recorded;
 mod role;
 mod session;
 mod taken;
@@ -30,9 +33,11 @@ use super::{Backend, Origin, Session, SessionRoom};
 use crate::error::{ExecError, chain};
 use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, GpuFacts, Rung, RungSource};
+use crate::mem::MemoryHome;
 use crate::parts::Parts;
 use crate::soc::device_of;
 use form::GpuForm;
+pub use moved::MovedCaches;
 use role::{GpuRole, Opened};
 use session::GpuSession;
 
@@ -115,6 +120,21 @@ impl Backend for GpuPrograms {
     fn describe(&self, facts: &DeviceFacts) -> Option<String> {
         let role = self.of_role.get(&facts.role)?.as_ref().ok()?;
         Some(role.describe())
+    }
+
+    fn home(&self) -> MemoryHome {
+        let roles = self.of_role.values().flatten();
+        let homes = roles.map(|role| MemoryHome::with_gpu(&role.device));
+        homes.fold(MemoryHome::default(), MemoryHome::or)
+    }
+
+    fn moved_caches(&self) -> Option<MovedCaches> {
+        let roles = self.of_role.values().flatten();
+        let moved = roles.map(|role| role.moved.so_far());
+        moved.reduce(|all, other| MovedCaches {
+            to_device_bytes: all.to_device_bytes + other.to_device_bytes,
+            to_host_bytes: all.to_host_bytes + other.to_host_bytes,
+        })
     }
 
     fn keep_in(&mut self, cache: &OwnFolder, _: &[DeviceFacts]) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use heg_artifacts::manifest::Kernel;
-use heg_gpu::{GpuCopies, GpuOrder, GpuPass, GpuRegion, RowState};
+use heg_gpu::{GpuCache, GpuCopies, GpuPass, GpuRegion, RowState};
 use heg_sched::{Launch, Span};
 use heg_spec::Group;
 
@@ -53,14 +53,25 @@ impl Chosen<'_> {
     }
 }
 
-/// A sequence of a batch, with its rows in the pool.
+/// A sequence of a batch, with its keys and values on the device.
 pub(super) struct Placed<'a> {
     pub(super) cache: &'a KvCache,
     pub(super) span: Span,
-    pub(super) run: usize,
+    /// The memory that the device works on.
+    pub(super) memory: GpuCache,
+    /// The device's copy, if that is what the memory is; otherwise it is the cache's own.
+    pub(super) copy: Option<usize>,
 }
 
-/// The halves of a cache, in the order of the pool's.
+impl Placed<'_> {
+    /// The first byte of a row in a half of a layer.
+    pub(super) fn first_byte(&self, layer: usize, half: usize, row: usize) -> usize {
+        let half_bytes = usize::try_from(self.memory.half_bytes).unwrap_or(usize::MAX);
+        (2 * layer + half).saturating_mul(half_bytes) + row * self.cache.row_bytes()
+    }
+}
+
+/// The halves of a layer, in their order on the device.
 pub(super) const HALVES: [Half; 2] = [Half::Keys, Half::Values];
 
 impl LaneMemory {
@@ -93,8 +104,7 @@ impl LaneMemory {
         under_way.clear();
         self.bring_rows(launches, batch, &mut under_way.copies)?;
         self.bring_caches(launches, &placed, &mut under_way.copies)?;
-        let orders = self.orders(launches)?;
-        let ran = self.submit(order, launches, &orders, &placed, &mut under_way)?;
+        let ran = self.submit(order, launches, &placed, &mut under_way)?;
         receive(order, &placed, &mut under_way)?;
         self.note_caches(launches.get(..ran).unwrap_or(launches), &placed);
         self.under_way = Some(under_way);
@@ -107,7 +117,6 @@ impl LaneMemory {
         &mut self,
         order: &Order<'_>,
         launches: &[Chosen<'_>],
-        orders: &[Arc<GpuOrder>],
         placed: &[Placed<'_>],
         under_way: &mut UnderWay,
     ) -> Result<usize, ExecError> {
@@ -115,19 +124,29 @@ impl LaneMemory {
             return Ok(0);
         };
         let failed = failed(&first.form.name);
-        let (together, start) = (self.pace.together(first.rows), Instant::now());
+        let together = self.pace.together(first.rows);
+        let units = self.units(launches, together)?;
+        let start = Instant::now();
         let UnderWay { copies, taken, .. } = under_way;
         let mut pass = GpuPass::new(copies, PATIENCE, order.cancel);
-        let mut ran = 0;
+        let (mut rest, mut ran) = (units.iter().peekable(), 0);
         loop {
             pass.wait_for_turn().map_err(&failed)?;
-            let rest = launches.iter().zip(orders).enumerate().skip(ran);
-            let goes_on =
-                |index: usize, next: &Chosen<'_>| index == 0 || (order.goes_on)(next.launch);
-            let group = rest.take_while(|(index, (next, _))| goes_on(*index, next));
-            let group: Vec<&GpuOrder> = group.take(together).map(|(_, (_, own))| &**own).collect();
-            ran += group.len();
-            let is_last = group.len() < together || ran == launches.len();
+            let (mut group, first) = (Vec::new(), ran);
+            let mut is_last = rest.peek().is_none();
+            while let Some(unit) = rest.next_if(|unit| {
+                unit.launches.end - first <= together || unit.launches.start == first
+            }) {
+                let mut own = unit.launches.clone();
+                let asked = |index: usize| launches.get(index).filter(|_| index > 0);
+                if !own.all(|index| asked(index).is_none_or(|it| (order.goes_on)(it.launch))) {
+                    is_last = true;
+                    break;
+                }
+                ran = unit.launches.end;
+                group.push(&*unit.order);
+                is_last = rest.peek().is_none();
+            }
             if is_last {
                 let done = launches.get(..ran).unwrap_or(launches);
                 self.take_rows(done, order, pass.copies(), taken)?;
@@ -143,37 +162,54 @@ impl LaneMemory {
         Ok(ran)
     }
 
-    /// Gives each sequence its rows in the pool.
+    /// Finds the caches of sequences on the device. Those that are not in memory that both work on have copies there.
     fn place<'a>(
         &mut self,
         first: &Chosen<'_>,
         batch: &Batch<'a>,
     ) -> Result<Vec<Placed<'a>>, ExecError> {
-        let spans = || batch.spans.iter().copied();
-        let sequences = || batch.caches.iter().copied().zip(spans());
-        let asked = sequences().map(|(cache, span)| (cache, span.position + span.tokens));
-        let asked: Vec<_> = asked.collect();
-        if asked.len() < batch.spans.len() {
-            return Err(first.target.unknown());
+        let unknown = || first.target.unknown();
+        let device = Arc::clone(&self.role.device);
+        let sequences = || batch.caches.iter().copied().zip(batch.spans);
+        let shared: Vec<_> = sequences()
+            .map(|(cache, _)| cache.on_gpu(&device))
+            .collect();
+        if shared.len() < batch.spans.len() {
+            return Err(unknown());
         }
-        let runs = self.runs.place(&asked);
-        let runs = runs.ok_or_else(|| first.target.unknown())?;
-        let placed = sequences().zip(runs);
-        let placed = placed.map(|((cache, span), run)| Placed { cache, span, run });
-        Ok(placed.collect())
+        let asked = sequences().zip(&shared).filter(|(_, own)| own.is_none());
+        let asked = asked.map(|((cache, span), _)| (cache, span.position + span.tokens));
+        let copies = self.copies.place(&device, &asked.collect::<Vec<_>>());
+        let mut copies = copies.map_err(failed(&first.form.name))?.into_iter();
+        let placed = sequences().zip(shared).map(|((cache, span), shared)| {
+            let (memory, copy) = match shared {
+                Some(memory) => (memory, None),
+                None => {
+                    let index = copies.next().ok_or_else(unknown)?;
+                    let copy = self.copies.get(index).ok_or_else(unknown)?;
+                    (copy.memory.clone(), Some(index))
+                }
+            };
+            let span = *span;
+            Ok(Placed {
+                cache,
+                span,
+                memory,
+                copy,
+            })
+        });
+        placed.collect()
     }
 
     /// Sets the state of the rows of sequences.
     fn set_state(
-        &mut self,
+        &self,
         first: &Chosen<'_>,
         batch: &Batch<'_>,
         placed: &[Placed<'_>],
     ) -> Result<(), ExecError> {
         let mut rows = Vec::with_capacity(batch.tokens());
         for (index, sequence) in placed.iter().enumerate() {
-            let run = self.runs.run(sequence.run);
-            let run = run.ok_or_else(|| first.target.unknown())?;
             let position = sequence.span.position;
             for token in 0..sequence.span.tokens {
                 let way = batch.tree(index).map(|follows| way(follows, token));
@@ -183,8 +219,8 @@ impl LaneMemory {
                 rows.push((
                     RowState {
                         position: number(position + depth),
+                        cache: Some(&sequence.memory),
                         cache_row: number(position + token),
-                        first_cache_row: number(run.first),
                         ..RowState::default()
                     },
                     way.map(|token| number(position + token))
@@ -272,7 +308,7 @@ impl LaneMemory {
         Ok(())
     }
 
-    /// Brings the rows of a layer before `end`.
+    /// Brings the rows of a layer before `end`, where the device has a copy.
     fn bring_cache(
         &mut self,
         chosen: &Chosen<'_>,
@@ -282,19 +318,22 @@ impl LaneMemory {
     ) -> Result<(), ExecError> {
         let unknown = || chosen.target.unknown();
         let layer = chosen.layer();
-        let run = self.runs.run(sequence.run).ok_or_else(unknown)?;
-        let (from, first) = (run.same(layer), run.first);
+        let Some(index) = sequence.copy else {
+            return Ok(());
+        };
+        let copy = self.copies.get(index).ok_or_else(unknown)?;
+        let from = copy.same(layer);
         if from >= end {
             return Ok(());
         }
-        run.note_same(layer, end);
+        copy.note_same(layer, end);
         let cache = sequence.cache;
-        let row_bytes = cache.row_bytes();
-        let mut bytes = vec![0; (end - from) * row_bytes];
-        let regions = self.caches.get(layer).ok_or_else(unknown)?;
-        for (half, region) in HALVES.into_iter().zip(regions) {
+        let mut bytes = vec![0; (end - from) * cache.row_bytes()];
+        for (index, half) in HALVES.into_iter().enumerate() {
             cache.read_rows(layer, half, from, &mut bytes)?;
-            bring(chosen, copies, region, (first + from) * row_bytes, &bytes)?;
+            let first = sequence.first_byte(layer, index, from);
+            bring(chosen, copies, &sequence.memory.region, first, &bytes)?;
+            self.role.moved.note_brought(bytes.len());
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use heg_gpu::{GpuDevice, GpuError, GpuProgram, GpuSections, ModuleOrigin};
 use heg_spec::soc::Activations;
 
 use super::alone::Alone;
+use super::moved::Moved;
 use crate::error::ExecError;
 use crate::ladder::GpuFacts;
 use crate::parts::Parts;
@@ -30,6 +31,8 @@ pub(super) struct GpuRole {
     programs: Mutex<BTreeMap<u32, Arc<GpuProgram>>>,
     /// Weights and rotary tables, brought when the first form needs them.
     sections: Mutex<Option<Arc<GpuSections>>>,
+    /// Keys and values that were copied.
+    pub(super) moved: Moved,
     /// The latest call of a kernel alone, which often follows itself.
     pub(super) alone: Mutex<Option<Alone>>,
 }
@@ -42,6 +45,7 @@ impl GpuRole {
             modules,
             programs: Mutex::default(),
             sections: Mutex::default(),
+            moved: Moved::default(),
             alone: Mutex::default(),
         }
     }
@@ -59,7 +63,11 @@ impl GpuRole {
     pub(super) fn describe(&self) -> String {
         let info = self.device.info();
         let (activations, modules) = (self.activations, self.modules);
-        format!("GPU programs ({}, {activations:?}, {modules})", info.name)
+        let caches = self.device.cache_memory();
+        format!(
+            "GPU programs ({}, {activations:?}, {modules}, caches {caches})",
+            info.name
+        )
     }
 
     /// The program of a kernel, made ready once.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use heg_sched::Launch;
 use heg_spec::Group;
 
-use super::caches::Runs;
 use super::form::GpuForm;
 use super::memory::{LaneMemory, Room};
 use super::pass::Chosen;
@@ -54,22 +53,17 @@ impl GpuSession {
             return Ok((0, 0));
         };
         let batch = order.batch;
-        let visible = batch.spans.iter().map(|span| span.position + span.tokens);
         let rows = chosen.iter().map(|one| one.rows);
         let asked = Room {
             rows: rows.fold(self.rows, usize::max),
             head_rows: batch.spans.len().max(1),
-            cache_rows: match chosen.iter().any(Chosen::uses_caches) {
-                true => Runs::rows_for(visible),
-                false => 1,
-            },
             scratch_elements: first.form.role.scratch_elements(),
         };
         let memory = self.memory(first.form, asked)?;
         let ran = memory.run(order, &chosen);
         if ran.is_err() {
             // Nobody knows which rows the device has now.
-            memory.runs.clear();
+            memory.copies.clear();
         }
         Ok((chosen.len(), ran?))
     }

@@ -84,9 +84,9 @@ impl LaneMemory {
         Ok(())
     }
 
-    /// Lists the keys and values that launches wrote.
+    /// Lists the keys and values that launches wrote to copies.
     pub(super) fn take_caches(
-        &mut self,
+        &self,
         launches: &[Chosen<'_>],
         placed: &[Placed<'_>],
         copies: &mut GpuCopies,
@@ -94,43 +94,49 @@ impl LaneMemory {
     ) -> Result<(), ExecError> {
         let of_group = launches.iter();
         for chosen in of_group.filter(|chosen| chosen.launch.group == Group::Qkv) {
-            let unknown = || chosen.target.unknown();
             let layer = chosen.layer();
             for (index, sequence) in placed.iter().enumerate() {
                 let Span {
                     position, tokens, ..
                 } = sequence.span;
-                let run = self.runs.run(sequence.run).ok_or_else(unknown)?;
-                let row_bytes = sequence.cache.row_bytes();
-                let regions = self.caches.get(layer).ok_or_else(unknown)?;
-                for (half, region) in HALVES.into_iter().zip(regions) {
-                    let first = (run.first + position) * row_bytes;
-                    let own = take(chosen, copies, region, first, tokens * row_bytes)?;
+                if sequence.copy.is_none() {
+                    continue;
+                }
+                let bytes = tokens * sequence.cache.row_bytes();
+                let region = &sequence.memory.region;
+                for (number, half) in HALVES.into_iter().enumerate() {
+                    let first = sequence.first_byte(layer, number, position);
+                    let own = take(chosen, copies, region, first, bytes)?;
                     taken.push((own, Destination::Cache { index, layer, half }));
+                    self.role.moved.note_taken(bytes);
                 }
             }
         }
         Ok(())
     }
 
-    /// Notes that the host has the keys and values that launches wrote.
+    /// Notes that the host has the keys and values that launches wrote: they were brought there, or are there.
     pub(super) fn note_caches(&mut self, launches: &[Chosen<'_>], placed: &[Placed<'_>]) {
         let of_group = launches.iter();
         let of_group = of_group.filter(|chosen| chosen.launch.group == Group::Qkv);
         let layers: Vec<usize> = of_group.map(Chosen::layer).collect();
         for sequence in placed {
-            let Some(run) = self.runs.run(sequence.run) else {
-                continue;
-            };
             let Span {
                 position, tokens, ..
             } = sequence.span;
+            let copy = sequence.copy.and_then(|index| self.copies.get(index));
+            let Some(copy) = copy else {
+                if !layers.is_empty() {
+                    sequence.cache.note_write(position);
+                }
+                continue;
+            };
             for layer in &layers {
-                if run.same(*layer) >= position {
-                    run.note_same(*layer, position + tokens);
+                if copy.same(*layer) >= position {
+                    copy.note_same(*layer, position + tokens);
                 }
             }
-            run.note_stamp(sequence.cache);
+            copy.note_stamp(sequence.cache);
         }
     }
 }

@@ -125,8 +125,8 @@ impl<'a> CallRows<'a> for Ports<'_, 'a> {
                 tokens: span.tokens,
                 position: span.position,
                 follows: self.batch.tree(index),
-                keys: cache.for_program(layer, Half::Keys, 0, visible)?,
-                values: cache.for_program(layer, Half::Values, 0, visible)?,
+                keys: cache.read_by_program(layer, Half::Keys, 0, visible)?,
+                values: cache.read_by_program(layer, Half::Values, 0, visible)?,
             });
         }
         Ok(())

@@ -1,0 +1,116 @@
+//! Memory that the host and a device both work on where it lies: for keys and values, which pass between lanes of both.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::device::GpuDevice;
+use crate::error::GpuError;
+use crate::region::GpuRegion;
+use crate::vulkan::{Device, Kind, Memory};
+
+/// The way in which keys and values are in memory that the host works on, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheMemory {
+    /// Pages of the host, which the device reads and writes where they lie.
+    Imported,
+    /// Memory of the device, which the host reads and writes where it lies.
+    Shared,
+    /// Memory of the device alone: rows are copied.
+    Copied,
+}
+
+impl fmt::Display for CacheMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Imported => "imported",
+            Self::Shared => "shared",
+            Self::Copied => "copied",
+        })
+    }
+}
+
+/// Memory that the host and the device both reach, by addresses of their own. What it holds at first is not said.
+pub struct SharedMemory {
+    region: GpuRegion,
+    start: NonNull<u8>,
+}
+
+// SAFETY: the address is that of the region's memory, which any thread may use; nothing is read or written here.
+#[allow(unsafe_code, reason = "an address that is only handed out")]
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "an address that is only handed out")]
+unsafe impl Sync for SharedMemory {}
+
+impl GpuDevice {
+    /// Memory for keys and values; `None` if the device works on none that the host works on, too.
+    ///
+    /// # Errors
+    ///
+    /// Error of the driver, above all that there is no more memory.
+    pub fn shared_memory(&self, bytes: u64) -> Result<Option<SharedMemory>, GpuError> {
+        shared(self.device(), bytes, self.cache_memory())
+    }
+}
+
+/// Memory of the way that is asked for.
+pub(crate) fn shared(
+    device: &Arc<Device>,
+    bytes: u64,
+    way: CacheMemory,
+) -> Result<Option<SharedMemory>, GpuError> {
+    let memory = match way {
+        CacheMemory::Imported => pages(device, bytes)?,
+        CacheMemory::Shared => Memory::new(device, bytes, Kind::Shared)?,
+        CacheMemory::Copied => return Ok(None),
+    };
+    let start = memory.mapped();
+    let region = GpuRegion::whole(memory);
+    Ok(start.map(|start| SharedMemory { region, start }))
+}
+
+/// Fresh pages of the host as memory of the device.
+#[allow(unsafe_code, reason = "the device works on pages of the host")]
+fn pages(device: &Arc<Device>, bytes: u64) -> Result<Arc<Memory>, GpuError> {
+    let bytes = bytes.max(1).next_multiple_of(PAGES_BYTES);
+    let none = |_| GpuError::NoPages { bytes };
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let map = MmapOptions::new().len(size).map_anon().map_err(none)?;
+    let map = Arc::new(MmapRaw::from(map));
+    let start = map.as_ptr();
+    // SAFETY: the mapping begins at a page and has whole pages, which stay as long as the owner and are no one else's.
+    unsafe { Memory::import_written(device, start, bytes, map) }
+}
+
+/// Imports are a multiple of this: no driver that was seen asks for more than a page.
+pub(crate) const PAGES_BYTES: u64 = 4096;
+
+impl SharedMemory {
+    /// The device's view of it.
+    pub fn region(&self) -> &GpuRegion {
+        &self.region
+    }
+
+    /// The first of its [`len`](Self::len) bytes, which may be read and written while the device does not work on them.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Its size in bytes.
+    pub fn len(&self) -> usize {
+        usize::try_from(self.region.bytes()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it is memory of this device.
+    pub fn is_on(&self, device: &GpuDevice) -> bool {
+        self.region.memory().is_on(device.device())
+    }
+}

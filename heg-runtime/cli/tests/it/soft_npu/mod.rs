@@ -32,8 +32,8 @@ use serde_json::Value;
 
 const HEG: &str = env!("CARGO_BIN_EXE_heg");
 
-/// Chosen: what takes a second takes no more than this on a machine that is busy with other tests.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Chosen: what takes some seconds takes no more than this on a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// The tiny agent in 8 bits, with blobs for all platforms.
 fn bundle() -> &'static Path {

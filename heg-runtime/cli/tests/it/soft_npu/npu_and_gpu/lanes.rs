@@ -27,8 +27,15 @@ pub(super) fn policy(text: &str, changes: &[(&str, &str)]) -> String {
         assert!(text.contains(from), "the policy has no `{from}`");
         text = text.replace(from, to);
     }
-    text
+    // A GPU in software does not hang: on a busy machine it waits for a core.
+    let (rest, _) = text.rsplit_once(')').unwrap();
+    format!("{rest}{LIMITS})")
 }
+
+/// Those that policies have where they say nothing, but for the time in which a kernel counts as hung.
+const LIMITS: &str = "limits: (
+    tokens_per_iteration: 512, requests_max: 1024, kv_mib: 16384, timeout_factor: 20, timeout_min_ms: 100000,
+),";
 
 /// The policy that machines with an NPU have.
 pub(super) const AGENT_XPU: &str =

@@ -3,7 +3,8 @@
 //! Where a mark is left the device wrote nothing there; what it wrote is no number either if it computes in nonsense, or
 //! if its element type has no room for the numbers of the model. Zeros alone are what a device gives that computed
 //! nothing: a layer of a model that is pruned to zeros would give them too, and goes to the CPU. That costs a few elements
-//! of a row of each run. Wrong numbers it does not show: those are for known answers (`recheck`).
+//! of a row of each run. Wrong numbers it does not show: those are for known answers (`recheck`). Nor does it show a run that
+//! wrote nothing where rows are not lent to the device: the plugin then copies rows of its own, with numbers of the run before.
 
 use heg_openvino::TensorType;
 

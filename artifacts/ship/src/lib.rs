@@ -11,7 +11,7 @@
 //!
 //! ```no_run
 //! use heg_ship::{Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Registry};
-//! # fn progress() -> &'static dyn heg_ship::Progress { unimplemented!() }
+//! # fn progress() -> &'static dyn heg_ship::TransferProgress { unimplemented!() }
 //!
 //! let store = DeviceStore::open("/var/lib/heg".as_ref())?;
 //! let trust = MachineTrust::read(&["/etc/heg/trust.ron".into()], heg_ship::now())?;
@@ -55,7 +55,7 @@ mod store;
 mod trust;
 
 pub use error::{ShipError, ShipErrorKind};
-pub use fetch::{FetchOptions, Progress};
+pub use fetch::{FetchOptions, TransferProgress};
 pub use name::ModelName;
 pub use names::{Held, NameRecord, SignedRelease};
 pub use oci::{DOCUMENT_BYTES_MAX, Descriptor, Digest, ImageManifest, Index, Tagged};
@@ -64,7 +64,7 @@ pub use prune::Garbage;
 pub use pull::{Pull, Pulled};
 pub use push::{Pushed, export_file, export_layout, release_slices};
 pub use registry::{Credentials, Registry};
-pub use source::{Layout, Source, is_layout};
+pub use source::{BundleSource, Layout, is_layout};
 pub use statement::{Statement, now};
 pub use store::{DeviceStore, StoreLock};
 pub use trust::{Accepted, MachineTrust, TrustState};

@@ -10,8 +10,16 @@
 //! replaced or deleted unasked. The page of this crate is `SHIP.md`.
 //!
 //! ```no_run
-//! use heg_ship::{Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Registry};
-//! # fn progress() -> &'static dyn heg_ship::TransferProgress { unimplemented!() }
+//! use heg_ship::{Amounts, Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Registry};
+//! use heg_ship::TransferProgress;
+//!
+//! struct Silent;
+//!
+//! impl TransferProgress for Silent {
+//!     fn planned(&self, _: &Amounts) {}
+//!     fn arrived(&self, _bytes: u64) {}
+//!     fn say(&self, _text: &str) {}
+//! }
 //!
 //! let store = DeviceStore::open("/var/lib/heg".as_ref())?;
 //! let trust = MachineTrust::read(&["/etc/heg/trust.ron".into()], heg_ship::now())?;
@@ -26,7 +34,7 @@
 //!     examine: &|_| Ok(()),
 //!     keep: 1,
 //!     options: FetchOptions::default(),
-//!     progress: progress(),
+//!     progress: &Silent,
 //! };
 //! if let Some(pulled) = pull.from_source(&registry, name.tag())? {
 //!     let bundle = store.bundle(pulled.held.bundle)?;

@@ -34,7 +34,7 @@ impl Default for FetchOptions {
 }
 
 /// What is told of a transfer while it goes on, from several threads.
-pub trait Progress: Sync {
+pub trait TransferProgress: Sync {
     /// The amounts are known, and bytes begin to arrive.
     fn planned(&self, amounts: &Amounts);
     /// Bytes were checked and written.
@@ -48,7 +48,7 @@ struct Transfer<'t> {
     offer: &'t Offer<'t>,
     plan: &'t Plan,
     options: &'t FetchOptions,
-    progress: &'t dyn Progress,
+    progress: &'t dyn TransferProgress,
     queue: Mutex<VecDeque<Wanted>>,
     /// Moment up to which the rate is used up.
     paid: Mutex<Instant>,
@@ -74,7 +74,7 @@ pub(crate) fn fetch(
     offer: &Offer<'_>,
     plan: &Plan,
     options: &FetchOptions,
-    progress: &dyn Progress,
+    progress: &dyn TransferProgress,
 ) -> (u64, Result<(), ShipError>) {
     let queue = plan.missing.iter().enumerate().flat_map(|(file, pieces)| {
         pieces.iter().map(move |piece| Wanted {

@@ -10,8 +10,16 @@
 //! replaced or deleted unasked. The page of this crate is `SHIP.md`.
 //!
 //! ```no_run
-//! use heg_ship::{Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Registry};
-//! # fn progress() -> &'static dyn heg_ship::Progress { unimplemented!() }
+//! use heg_ship::{Amounts, Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Registry};
+//! use heg_ship::TransferProgress;
+//!
+//! struct Silent;
+//!
+//! impl TransferProgress for Silent {
+//!     fn planned(&self, _: &Amounts) {}
+//!     fn arrived(&self, _bytes: u64) {}
+//!     fn say(&self, _text: &str) {}
+//! }
 //!
 //! let store = DeviceStore::open("/var/lib/heg".as_ref())?;
 //! let trust = MachineTrust::read(&["/etc/heg/trust.ron".into()], heg_ship::now())?;
@@ -26,7 +34,7 @@
 //!     examine: &|_| Ok(()),
 //!     keep: 1,
 //!     options: FetchOptions::default(),
-//!     progress: progress(),
+//!     progress: &Silent,
 //! };
 //! if let Some(pulled) = pull.from_source(&registry, name.tag())? {
 //!     let bundle = store.bundle(pulled.held.bundle)?;
@@ -55,7 +63,7 @@ mod store;
 mod trust;
 
 pub use error::{ShipError, ShipErrorKind};
-pub use fetch::{FetchOptions, Progress};
+pub use fetch::{FetchOptions, TransferProgress};
 pub use name::ModelName;
 pub use names::{Held, NameRecord, SignedRelease};
 pub use oci::{DOCUMENT_BYTES_MAX, Descriptor, Digest, ImageManifest, Index, Tagged};
@@ -64,7 +72,7 @@ pub use prune::Garbage;
 pub use pull::{Pull, Pulled};
 pub use push::{Pushed, export_file, export_layout, release_slices};
 pub use registry::{Credentials, Registry};
-pub use source::{Layout, Source, is_layout};
+pub use source::{BundleSource, Layout, is_layout};
 pub use statement::{Statement, now};
 pub use store::{DeviceStore, StoreLock};
 pub use trust::{Accepted, MachineTrust, TrustState};

@@ -13,7 +13,7 @@ use heg_artifacts::{
 
 use crate::error::ShipError;
 use crate::oci::{BUNDLE, Descriptor, ImageManifest, PART, SLICE};
-use crate::source::{Source, blob_range};
+use crate::source::{BundleSource, blob_range};
 
 /// A bundle that can be fetched.
 ///
@@ -27,7 +27,7 @@ pub(crate) struct Offer<'s> {
 enum Origin<'s> {
     /// The layers of an OCI artifact.
     Layers {
-        source: &'s dyn Source,
+        source: &'s dyn BundleSource,
         layers: Vec<Descriptor>,
         blocks: Descriptor,
     },
@@ -38,7 +38,7 @@ enum Origin<'s> {
 impl<'s> Offer<'s> {
     /// The offer of an artifact. Fetches the head and compares it with the bundle that the manifest names.
     pub(crate) fn of_artifact(
-        source: &'s dyn Source,
+        source: &'s dyn BundleSource,
         manifest: &ImageManifest,
         claimed: heg_artifacts::SectionId,
     ) -> Result<Self, ShipError> {

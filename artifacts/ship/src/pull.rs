@@ -10,13 +10,13 @@ use heg_artifacts::{Bundle, SectionId};
 use heg_trust::{Purpose, RELEASE_BYTES_MAX, TrustError, Word};
 
 use crate::error::ShipError;
-use crate::fetch::{FetchOptions, Progress, fetch};
+use crate::fetch::{FetchOptions, TransferProgress, fetch};
 use crate::name::ModelName;
 use crate::names::{Held, SIGNATURE_BYTES_MAX, SIGNATURES_MAX, SignedRelease};
 use crate::oci::{Descriptor, Digest, ImageManifest, SLICE, Tagged};
 use crate::offer::{DEFAULT_SLICE, Offer, claimed};
 use crate::plan::{Amounts, Plan};
-use crate::source::{Source, whole_blob};
+use crate::source::{BundleSource, whole_blob};
 use crate::store::{DeviceStore, PARTIAL};
 use crate::trust::{Accepted, MachineTrust};
 
@@ -39,7 +39,7 @@ pub struct Pull<'p> {
     /// How the transfer is made.
     pub options: FetchOptions,
     /// Told what happens.
-    pub progress: &'p dyn Progress,
+    pub progress: &'p dyn TransferProgress,
 }
 
 /// The outcome of a transfer.
@@ -68,7 +68,11 @@ impl Pull<'_> {
     ///
     /// Errors: every variant of [`ShipError`] but those of pushing. The name then stands for what it stood for, and what
     /// arrived is kept for the next try.
-    pub fn from_source(&self, source: &dyn Source, tag: &str) -> Result<Option<Pulled>, ShipError> {
+    pub fn from_source(
+        &self,
+        source: &dyn BundleSource,
+        tag: &str,
+    ) -> Result<Option<Pulled>, ShipError> {
         let source = Counted::new(source);
         let place = source.place();
         let before = self.store.name(self.name)?.map(|record| record.now);
@@ -289,7 +293,7 @@ fn new_held(bundle: SectionId, bytes: u64) -> Held {
 
 /// The statement in a manifest, and its signatures.
 fn signed_release(
-    source: &dyn Source,
+    source: &dyn BundleSource,
     manifest: &ImageManifest,
 ) -> Result<Option<SignedRelease>, ShipError> {
     let fetched = |blob: &Descriptor, most_bytes: u64| match blob.embedded() {
@@ -309,13 +313,13 @@ fn signed_release(
 
 /// A source that counts what comes from it.
 struct Counted<'s> {
-    inner: &'s dyn Source,
+    inner: &'s dyn BundleSource,
     bytes: AtomicU64,
     requests: AtomicU64,
 }
 
 impl<'s> Counted<'s> {
-    fn new(inner: &'s dyn Source) -> Self {
+    fn new(inner: &'s dyn BundleSource) -> Self {
         Self {
             inner,
             bytes: AtomicU64::new(0),
@@ -331,7 +335,7 @@ impl<'s> Counted<'s> {
     }
 }
 
-impl Source for Counted<'_> {
+impl BundleSource for Counted<'_> {
     fn place(&self) -> String {
         self.inner.place()
     }

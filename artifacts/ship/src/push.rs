@@ -11,7 +11,7 @@ use heg_trust::{Release, ReleaseSlice};
 
 use crate::artifact::{self, OutgoingBlob, SliceArtifact};
 use crate::error::ShipError;
-use crate::fetch::Progress;
+use crate::fetch::TransferProgress;
 use crate::names::SignedRelease;
 use crate::oci::{Descriptor, Digest, INDEX_TYPE, Index, MANIFEST_TYPE};
 use crate::plan::Amounts;
@@ -22,7 +22,11 @@ pub(crate) trait Target {
     /// Whether a blob is there.
     fn has(&self, digest: &Digest) -> Result<bool, ShipError>;
     /// Puts a blob.
-    fn put(&self, blob: &OutgoingBlob<'_>, progress: &dyn Progress) -> Result<(), ShipError>;
+    fn put(
+        &self,
+        blob: &OutgoingBlob<'_>,
+        progress: &dyn TransferProgress,
+    ) -> Result<(), ShipError>;
     /// Puts a manifest or an index; under a tag if there is one.
     fn put_manifest(
         &self,
@@ -65,7 +69,7 @@ pub(crate) fn push(
     tag: &str,
     bundles: &[Bundle],
     signed: Option<&SignedRelease>,
-    progress: &dyn Progress,
+    progress: &dyn TransferProgress,
 ) -> Result<Pushed, ShipError> {
     let slices = artifact::slices(bundles)?;
     if let Some(signed) = signed {
@@ -146,7 +150,7 @@ pub fn export_layout(
     tag: &str,
     bundles: &[Bundle],
     signed: Option<&SignedRelease>,
-    progress: &dyn Progress,
+    progress: &dyn TransferProgress,
 ) -> Result<Pushed, ShipError> {
     let blobs = folder.join("blobs/sha256");
     fs::create_dir_all(&blobs).map_err(ShipError::io("create", &blobs))?;
@@ -165,7 +169,7 @@ pub fn export_file(
     path: &Path,
     bundle: &Bundle,
     signed: Option<&SignedRelease>,
-    progress: &dyn Progress,
+    progress: &dyn TransferProgress,
 ) -> Result<u64, ShipError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path
@@ -227,7 +231,11 @@ impl Target for LayoutTarget {
         Ok(self.layout().blob_path(digest).is_file())
     }
 
-    fn put(&self, blob: &OutgoingBlob<'_>, progress: &dyn Progress) -> Result<(), ShipError> {
+    fn put(
+        &self,
+        blob: &OutgoingBlob<'_>,
+        progress: &dyn TransferProgress,
+    ) -> Result<(), ShipError> {
         self.put_bytes(&blob.digest, blob.content.reader())?;
         progress.arrived(blob.bytes);
         Ok(())

@@ -12,7 +12,7 @@ use crate::error::{RECEIVE, ShipError};
 use crate::oci::{DOCUMENT_BYTES_MAX, Descriptor, Digest, Index};
 
 /// A place with manifests and blobs, read by many threads at once.
-pub trait Source: Sync {
+pub trait BundleSource: Sync {
     /// Name of the place, for people.
     fn place(&self) -> String;
 
@@ -35,7 +35,7 @@ pub trait Source: Sync {
 ///
 /// Errors: [`ShipError::Document`] for another length or digest, and those of the source.
 pub(crate) fn whole_blob(
-    source: &dyn Source,
+    source: &dyn BundleSource,
     blob: &Descriptor,
     most_bytes: u64,
 ) -> Result<Vec<u8>, ShipError> {
@@ -59,7 +59,7 @@ pub(crate) fn whole_blob(
 
 /// Reads a short range of a blob, of exactly the range's length. The caller compares hashes.
 pub(crate) fn blob_range(
-    source: &dyn Source,
+    source: &dyn BundleSource,
     digest: &Digest,
     range: Range<u64>,
 ) -> Result<Vec<u8>, ShipError> {
@@ -117,7 +117,7 @@ pub(crate) fn tag_of(entry: &Descriptor) -> &str {
     entry.annotation(REF_NAME).unwrap_or("latest")
 }
 
-impl Source for Layout {
+impl BundleSource for Layout {
     fn place(&self) -> String {
         format!("oci:{}", self.folder.display())
     }

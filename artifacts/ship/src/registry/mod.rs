@@ -12,12 +12,12 @@ use heg_artifacts::Bundle;
 
 use crate::artifact::OutgoingBlob;
 use crate::error::{RECEIVE, ShipError};
-use crate::fetch::Progress;
+use crate::fetch::TransferProgress;
 use crate::name::ModelName;
 use crate::names::SignedRelease;
 use crate::oci::{DOCUMENT_BYTES_MAX, Digest, INDEX_TYPE, MANIFEST_TYPE};
 use crate::push::{Pushed, Target, push};
-use crate::source::{SHORT_DEADLINE, Source};
+use crate::source::{BundleSource, SHORT_DEADLINE};
 
 use client::{Answer, Client, Request};
 pub use credentials::Credentials;
@@ -58,7 +58,7 @@ impl Registry {
         tag: &str,
         bundles: &[Bundle],
         signed: Option<&SignedRelease>,
-        progress: &dyn Progress,
+        progress: &dyn TransferProgress,
     ) -> Result<Pushed, ShipError> {
         push(self, tag, bundles, signed, progress)
     }
@@ -106,7 +106,7 @@ impl Registry {
 const PULL: &str = "pull";
 const PUSH: &str = "pull,push";
 
-impl Source for Registry {
+impl BundleSource for Registry {
     fn place(&self) -> String {
         format!("{}/{}", self.host, self.repository)
     }
@@ -174,7 +174,11 @@ impl Target for Registry {
         }
     }
 
-    fn put(&self, blob: &OutgoingBlob<'_>, progress: &dyn Progress) -> Result<(), ShipError> {
+    fn put(
+        &self,
+        blob: &OutgoingBlob<'_>,
+        progress: &dyn TransferProgress,
+    ) -> Result<(), ShipError> {
         let url = self.url("blobs/uploads/");
         let mut request = self.request("POST", &url, PUSH);
         request.headers.push(("Content-Length", "0".to_owned()));
@@ -226,7 +230,7 @@ impl Target for Registry {
 /// Tells how much was read of it.
 struct ToldReader<'p, R> {
     content: R,
-    progress: &'p dyn Progress,
+    progress: &'p dyn TransferProgress,
 }
 
 impl<R: Read> Read for ToldReader<'_, R> {

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use heg_artifacts::{Bundle, Manifest, SectionId, Store, write_bundle};
 use heg_ship::{
-    Amounts, DeviceStore, FetchOptions, MachineTrust, ModelName, Progress, Pull, Pulled, ShipError,
-    Source, now,
+    Amounts, BundleSource, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Pulled,
+    ShipError, TransferProgress, now,
 };
 use heg_trust::TrustPolicy;
 
@@ -89,7 +89,7 @@ pub(crate) struct Told {
     pub(crate) lines: Mutex<Vec<String>>,
 }
 
-impl Progress for Told {
+impl TransferProgress for Told {
     fn planned(&self, amounts: &Amounts) {
         *self.amounts.lock().unwrap() = *amounts;
     }
@@ -133,7 +133,7 @@ impl Device {
 
     pub(crate) fn pull(
         &self,
-        source: &dyn Source,
+        source: &dyn BundleSource,
         name: &ModelName,
     ) -> Result<Option<Pulled>, ShipError> {
         self.with(name, |pull| pull.from_source(source, name.tag()))

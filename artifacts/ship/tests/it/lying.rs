@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use heg_ship::{Credentials, Layout, ModelName, Registry, Source};
+use heg_ship::{BundleSource, Credentials, Layout, ModelName, Registry};
 
 /// A request as the server sees it.
 #[derive(Debug, Clone)]

@@ -128,7 +128,10 @@ pub(crate) fn located(bundle: &Path) -> anyhow::Result<PathBuf> {
         trust()?.of_file(bundle)?;
         return Ok(bundle.to_owned());
     }
-    let store = DeviceStore::open_existing(&store_path()?)?;
+    // A user without a folder has no names; a path needs neither.
+    let store = store_path().ok();
+    let store = store.map(|path| DeviceStore::open_existing(&path));
+    let store = store.transpose()?.flatten();
     let named = store.as_ref().map(|store| (store, store.meant(&text)));
     match named {
         Some((store, Ok((name, record)))) => {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use heg_artifacts::plain::escape;
-use heg_ship::{Amounts, Progress};
+use heg_ship::{Amounts, TransferProgress};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
@@ -55,7 +55,7 @@ impl Shown {
     }
 }
 
-impl Progress for Shown {
+impl TransferProgress for Shown {
     fn planned(&self, amounts: &Amounts) {
         match self.output {
             Output::Json => println!(

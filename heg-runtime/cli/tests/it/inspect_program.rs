@@ -130,7 +130,7 @@ fn a_layer_is_one_kernel() {
         .lines()
         .filter(|line| line.starts_with("layer: "))
         .collect();
-    insta::assert_snapshot!(layer.join("\n"), @"");
+    insta::assert_snapshot!("layer", layer.join("\n"));
 }
 
 #[test]

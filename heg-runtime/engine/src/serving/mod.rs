@@ -101,6 +101,18 @@ const SETTLES: Duration = Duration::from_secs(3);
 /// Fewest shared tokens for which another request's cache is reused; fewer are computed again.
 const SHARED_MIN: u32 = 32;
 
+/// The lanes of a machine, which run nothing yet.
+fn idle_lanes(present: [bool; 3]) -> Vec<LaneStatus> {
+    let lanes = Lane::ALL.into_iter();
+    let lanes = lanes.filter(|lane| present[*lane as usize]);
+    let idle = |lane| LaneStatus {
+        lane,
+        busy: None,
+        busy_us: 0,
+    };
+    lanes.map(idle).collect()
+}
+
 impl Serving {
     /// Takes over from the conductor, with the known costs of the machine.
     pub(super) fn new(setup: Conductor, known: Option<AnnotatedCosts>) -> Self {
@@ -129,15 +141,7 @@ impl Serving {
             ready: true,
             lost,
             kv_budget_bytes: policy.limits.kv_bytes(),
-            lanes: Lane::ALL
-                .into_iter()
-                .filter(|lane| present[*lane as usize])
-                .map(|lane| LaneStatus {
-                    lane,
-                    busy: None,
-                    busy_us: 0,
-                })
-                .collect(),
+            lanes: idle_lanes(present),
             ..Status::default()
         };
         let eos_ids = manifest.text.eos_ids.clone();

@@ -21,10 +21,11 @@ fn run(npu: NpuSoc, faults: &str) -> Ran {
     heg(bundle(), &answer(bundle(), npu.soc, PROMPT), &settings)
 }
 
-/// Lines on what was passed over, but for the GPU, which is not there.
+/// Lines on what was passed over, but for the GPU and its programs, which are not there.
 fn said(ran: &Ran) -> Vec<&str> {
     let lines = ran.error.lines().filter(|line| line.starts_with("note: "));
-    lines.filter(|line| !line.contains("GPU ->")).collect()
+    let of_gpu = |line: &str| line.contains("GPU ->") || line.contains("GPU program ->");
+    lines.filter(|line| !of_gpu(line)).collect()
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn decoded(layer: &Installed, tokens: u32) -> Decoded {
     // A cache is memory of the device, too.
     drop(sequence);
     drop(executor);
-    let seen = Seen::of(layer);
+    let seen = Seen::at_end(layer);
     seen.left_nothing("decoding");
     Decoded {
         thread: thread / tokens.max(1),

@@ -15,7 +15,7 @@ const MINUTES: Duration = Duration::from_secs(240);
 fn before_requests(layer: &Installed, name: &str, soc: &'static str) -> VkCounts {
     plan(layer, &VkPlan::default());
     drop(World::new(name, soc));
-    let seen = Seen::of(layer);
+    let seen = Seen::at_end(layer);
     seen.left_nothing("without requests");
     seen.ends[0]
 }
@@ -27,7 +27,7 @@ fn served(layer: &Installed, world: World) -> (Seen, Health) {
     world.is_empty_again();
     let health = world.engine.health();
     drop(world);
-    (Seen::of(layer), health)
+    (Seen::at_end(layer), health)
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_gpu_that_is_alone_ends_its_engine_with_a_status() {
         );
         world.is_empty_again();
         drop(world);
-        Seen::of(layer).left_nothing(test);
+        Seen::at_end(layer).left_nothing(test);
     });
 }
 
@@ -164,7 +164,7 @@ fn an_engine_with_one_lane_needs_its_memory_only_in_the_end() {
         }
         world.is_empty_again();
         drop(world);
-        Seen::of(layer).left_nothing("no memory");
+        Seen::at_end(layer).left_nothing("no memory");
     });
 }
 

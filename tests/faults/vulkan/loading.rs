@@ -40,7 +40,7 @@ fn loading(layer: &Installed) -> VkCounts {
     executor.wait_ready().unwrap();
     assert_eq!(summary(executor.descents().get()), [""; 0]);
     drop(executor);
-    let seen = Seen::of(layer);
+    let seen = Seen::at_end(layer);
     seen.left_nothing("without faults");
     println!("loading: {:?}", seen.ends[0]);
     seen.ends[0]
@@ -73,7 +73,7 @@ fn whatever_fails_while_kernels_are_made_ready_the_cpu_answers() {
                 plan_one(layer, fault, after, 1);
                 let said = answers(&what);
                 println!("{what}: {said:?}");
-                let seen = Seen::of(layer);
+                let seen = Seen::at_end(layer);
                 assert_eq!(seen.faults, [fault.name()], "{what}");
                 seen.left_nothing(&what);
             }
@@ -94,19 +94,19 @@ fn answers_that_are_damaged_while_kernels_are_made_ready_are_found_out() {
             said[0].contains("does not compute as CPU programs do"),
             "{said:?}"
         );
-        Seen::of(layer).left_nothing("the probe");
+        Seen::at_end(layer).left_nothing("the probe");
         // Each known answer, behind the probe and the import.
         plan_one(layer, VkFault::WrongAnswer, 4, u64::MAX);
         let said = answers("known answers");
         println!("{said:?}");
         assert!(!said.is_empty());
-        Seen::of(layer).left_nothing("known answers");
+        Seen::at_end(layer).left_nothing("known answers");
         // One of them: bytes were damaged, and the kernel is made again.
         plan_one(layer, VkFault::WrongAnswer, counts.submissions - 2, 1);
         let said = answers("one known answer");
         println!("{said:?}");
-        assert_eq!(Seen::of(layer).faults, ["wrong-answer"]);
+        assert_eq!(Seen::at_end(layer).faults, ["wrong-answer"]);
         assert_eq!(said.len(), 1, "{said:?}");
-        Seen::of(layer).left_nothing("one known answer");
+        Seen::at_end(layer).left_nothing("one known answer");
     });
 }

@@ -10,7 +10,7 @@ mod worlds;
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heg_gpu::{GpuDevice, GpuOptions};
 use heg_tests::skipped;
@@ -71,6 +71,20 @@ impl Seen {
         seen
     }
 
+    /// The record once all devices have ended, or their time has passed. One that never answers is not waited for.
+    fn at_end(layer: &Installed) -> Self {
+        let begin = Instant::now();
+        loop {
+            let seen = Self::of(layer);
+            let is_silent = seen.faults.iter().any(|fault| fault == "never-signalled");
+            let is_over = seen.ends.len() >= seen.devices || is_silent;
+            if is_over || begin.elapsed() > DEVICE_END {
+                return seen;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Checks that all devices ended, and gave back what they had.
     fn left_nothing(&self, what: &str) {
         assert_eq!(self.ends.len(), self.devices, "{what}: {self:?}");
@@ -78,6 +92,9 @@ impl Seen {
         assert!(left.is_empty(), "{what}: {left:?}");
     }
 }
+
+/// The time in which a lost device is given back, at most: its lane's thread does it, beside the end of the engine.
+const DEVICE_END: Duration = Duration::from_secs(10);
 
 /// Plans for devices that are made from now on, and forgets what happened before.
 fn plan(layer: &Installed, plan: &VkPlan) {

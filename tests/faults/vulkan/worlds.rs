@@ -197,7 +197,7 @@ impl Ground<'_> {
         let is_stuck = is_late || faults.any(|fault| silent.contains(&fault.as_str()));
         let seen = match is_stuck || crashes {
             true => seen,
-            false => ended_within(self.layer, DEVICE_END),
+            false => Seen::at_end(self.layer),
         };
         // A silent device of the world before may end in this one.
         let unended = seen.devices.saturating_sub(seen.ends.len());
@@ -218,20 +218,5 @@ impl Ground<'_> {
             *tally.faults.entry(fault).or_default() += 1;
         }
         tally.faults_of_engine += own;
-    }
-}
-
-/// The time in which a lost device is given back, at most: its lane's thread does it, beside the end of the engine.
-const DEVICE_END: Duration = Duration::from_secs(10);
-
-/// The layer's record, once all devices have ended or their time has passed.
-fn ended_within(layer: &Installed, patience: Duration) -> Seen {
-    let begin = Instant::now();
-    loop {
-        let seen = Seen::of(layer);
-        if seen.ends.len() >= seen.devices || begin.elapsed() > patience {
-            return seen;
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -90,12 +90,14 @@ impl FromStr for ModelName {
         let (repository, tag) = rest.split_once(':').unwrap_or((rest, DEFAULT_TAG));
         let is_right =
             host.is_none_or(is_host) && repository.split('/').all(is_part) && is_tag(tag);
-        match is_right {
-            true => Ok(Self {
-                host: host.map(str::to_owned),
-                repository: repository.to_owned(),
-                tag: tag.to_owned(),
-            }),
+        let name = Self {
+            host: host.map(str::to_owned),
+            repository: repository.to_owned(),
+            tag: tag.to_owned(),
+        };
+        // Written in full it has a tag, and marks take more room in the name of a file.
+        match is_right && name.escaped().len() <= NAME_BYTES_MAX {
+            true => Ok(name),
             false => Err(wrong()),
         }
     }
@@ -162,6 +164,14 @@ mod tests {
             (local.host(), local.to_string().as_str()),
             (None, "chat:latest")
         );
+    }
+
+    #[test]
+    fn a_name_is_as_long_as_the_name_of_a_file() {
+        let long = |letters: usize| "a".repeat(letters).parse::<ModelName>();
+        // `:latest` is nine bytes there.
+        assert!(long(NAME_BYTES_MAX - 9).is_ok());
+        assert!(long(NAME_BYTES_MAX - 8).is_err());
     }
 
     #[test]

@@ -146,8 +146,8 @@ impl<'b> Table<'b> {
 
 fn tables(section: &[u8]) -> Result<Vec<Table<'_>>, SoftNpuError> {
     let mut all = Vec::new();
-    let mut at = 0;
-    while at + HEADER_BYTES <= section.len() {
+    let mut at = 0_usize;
+    while at.saturating_add(HEADER_BYTES) <= section.len() {
         let field = |index: usize| {
             let value = number64(section, at + 8 * index);
             usize::try_from(value).unwrap_or(usize::MAX)

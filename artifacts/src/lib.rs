@@ -57,7 +57,7 @@ pub use reader::Bundle;
 pub use recipe::RecipeKey;
 pub use references::{Reference, references};
 pub use sink::SectionSink;
-pub use slice::{npu_needs, platforms, slice};
+pub use slice::{npu_needs, platforms, slice, without_answers};
 pub use store::{Store, check_object};
 pub use view::{View, ViewPart};
 pub use writer::{Written, write_bundle};

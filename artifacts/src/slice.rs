@@ -27,6 +27,19 @@ pub fn slice(manifest: &Manifest, platform: Option<NpuPlatform>) -> Manifest {
     sliced
 }
 
+/// Returns the manifest of a bundle without known answers, its sections as in [`slice()`].
+pub fn without_answers(manifest: &Manifest) -> Manifest {
+    let mut rest = manifest.clone();
+    rest.known_answers = None;
+    let layers = rest.layers.iter_mut();
+    let uses = layers.flat_map(|layer| [&mut layer.qkv, &mut layer.mha, &mut layer.ffn]);
+    for place in uses.chain([&mut rest.head]) {
+        place.answer = None;
+    }
+    parts::sort_sections(&mut rest);
+    rest
+}
+
 /// The needs of a platform's blobs, of compiler and driver: the record of the blob with the newest ELF layout, e.g.
 /// `compiler=8.4;npu=4000;elf=1.2.0`. `None` if there is no blob for it.
 pub fn npu_needs(manifest: &Manifest, platform: NpuPlatform) -> Option<String> {

@@ -26,6 +26,7 @@
 
 pub mod auto;
 mod error;
+pub mod fit;
 mod load;
 mod platform;
 pub mod score;

@@ -31,23 +31,33 @@ pub(crate) fn lockable_bytes() -> Option<u64> {
 
 /// Returns the number of bytes of memory that this process may have, by the machine and by its control groups; `None`
 /// if the system does not say.
-#[cfg(target_os = "linux")]
 pub(crate) fn memory_bytes() -> Option<u64> {
+    least_of("MemTotal:")
+}
+
+/// Returns the same of the memory that nothing uses, or that the system can take back at once.
+pub(crate) fn available_bytes() -> Option<u64> {
+    least_of("MemAvailable:")
+}
+
+/// The least of a line of `/proc/meminfo` and the limits of this process's control groups.
+#[cfg(target_os = "linux")]
+fn least_of(label: &str) -> Option<u64> {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let total = text("/proc/meminfo").lines().find_map(|line| {
-        let kibibytes = line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?;
+    let machine = text("/proc/meminfo").lines().find_map(|line| {
+        let kibibytes = line.strip_prefix(label)?.trim().strip_suffix(" kB")?;
         kibibytes.parse::<u64>().ok()?.checked_mul(1024)
     });
     // A group without a limit says `max`, or has no such file.
     let limits = limit_files(&text("/proc/self/cgroup"))
         .into_iter()
         .filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok());
-    total.into_iter().chain(limits).min()
+    machine.into_iter().chain(limits).min()
 }
 
 /// `None`: the system does not say.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn memory_bytes() -> Option<u64> {
+fn least_of(_label: &str) -> Option<u64> {
     None
 }
 
@@ -89,6 +99,11 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+        let total = memory_bytes().unwrap();
+        let available = available_bytes().unwrap();
+        assert!(
+            (1 << 20..=total).contains(&available),
+            "{available} of {total}"
+        );
     }
 }

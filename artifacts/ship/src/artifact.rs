@@ -10,6 +10,7 @@ use heg_artifacts::{Bundle, BundleHead, FilePart, SectionBlocks, platforms, slic
 use heg_spec::NpuPlatform;
 use serde_json::json;
 
+use crate::chosen::{RELEASE_FILE, SIGNATURE_FILE};
 use crate::error::ShipError;
 use crate::names::SignedRelease;
 use crate::oci::{
@@ -17,7 +18,6 @@ use crate::oci::{
     MANIFEST_TYPE, MODEL_TYPE, PART, SETTINGS_TYPE, SLICE, Sha256, WEIGHT_TYPE,
 };
 use crate::offer::{BLOCKS_FILE, DEFAULT_SLICE};
-use crate::pull::{RELEASE_FILE, SIGNATURE_FILE};
 
 /// A slice of a bundle, ready to be sent.
 pub(crate) struct SliceArtifact<'b> {

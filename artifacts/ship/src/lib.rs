@@ -44,6 +44,9 @@
 //! ```
 
 mod artifact;
+mod candidate;
+mod chosen;
+mod counted;
 mod error;
 mod fetch;
 mod name;
@@ -62,6 +65,8 @@ mod statement;
 mod store;
 mod trust;
 
+pub use candidate::{Candidate, Look};
+pub use counted::CountedSource;
 pub use error::{ShipError, ShipErrorKind};
 pub use fetch::{FetchOptions, TransferProgress};
 pub use name::ModelName;

@@ -13,7 +13,7 @@ use heg_artifacts::{
 
 use crate::error::ShipError;
 use crate::oci::{BUNDLE, Descriptor, ImageManifest, PART, SLICE};
-use crate::source::{BundleSource, blob_range};
+use crate::source::{BundleSource, SHORT_DEADLINE, blob_range, whole_range};
 
 /// A bundle that can be fetched.
 ///
@@ -150,6 +150,13 @@ impl<'s> Offer<'s> {
                 Ok(Box::new(file.take(range.end.saturating_sub(range.start))))
             }
         }
+    }
+
+    /// All bytes of a part, which the caller has bounded.
+    pub(crate) fn read_whole(&self, part: usize) -> Result<Vec<u8>, ShipError> {
+        let expected = self.parts.get(part).map_or(0, part_bytes);
+        let reader = self.read(part, 0..expected, SHORT_DEADLINE)?;
+        whole_range(reader, expected, &self.place())
     }
 
     /// The values by which blocks of these sections are checked: of an artifact, those ranges of its list that are

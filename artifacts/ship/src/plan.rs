@@ -48,13 +48,14 @@ struct Local {
 
 /// The sections of the store, by their content and by their use.
 #[derive(Default)]
-struct LocalSections {
+pub(crate) struct LocalSections {
     by_id: BTreeMap<SectionId, Local>,
     by_label: BTreeMap<String, Vec<Local>>,
 }
 
 impl LocalSections {
-    fn of(store: &DeviceStore) -> Result<Self, ShipError> {
+    /// Those of all bundles of a store.
+    pub(crate) fn of(store: &DeviceStore) -> Result<Self, ShipError> {
         let mut found = Self::default();
         for bundle in store.bundles()? {
             let Some(head) = store.head(bundle) else {
@@ -83,6 +84,13 @@ impl LocalSections {
             }
         }
         Ok(found)
+    }
+}
+
+impl LocalSections {
+    /// Whether the store has a section.
+    pub(crate) fn has(&self, id: SectionId) -> bool {
+        self.by_id.contains_key(&id)
     }
 }
 

@@ -1,22 +1,20 @@
 //! A bundle on its way to this machine: trust, plan, transfer, and last of all its name.
 
-use std::io::Read;
-use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use heg_artifacts::{Bundle, SectionId};
-use heg_trust::{Purpose, RELEASE_BYTES_MAX, TrustError, Word};
+use heg_trust::{Purpose, TrustError, Word};
 
+use crate::chosen::Chosen;
+use crate::counted::CountedSource;
 use crate::error::ShipError;
 use crate::fetch::{FetchOptions, TransferProgress, fetch};
 use crate::name::ModelName;
-use crate::names::{Held, SIGNATURE_BYTES_MAX, SIGNATURES_MAX, SignedRelease};
-use crate::oci::{Descriptor, Digest, ImageManifest, SLICE, Tagged};
-use crate::offer::{DEFAULT_SLICE, Offer, claimed};
+use crate::names::{Held, SignedRelease};
+use crate::oci::Digest;
+use crate::offer::{DEFAULT_SLICE, Offer};
 use crate::plan::{Amounts, Plan};
-use crate::source::{BundleSource, whole_blob};
+use crate::source::BundleSource;
 use crate::store::{DeviceStore, PARTIAL};
 use crate::trust::{Accepted, MachineTrust};
 
@@ -73,8 +71,7 @@ impl Pull<'_> {
         source: &dyn BundleSource,
         tag: &str,
     ) -> Result<Option<Pulled>, ShipError> {
-        let source = Counted::new(source);
-        let place = source.place();
+        let source = CountedSource::new(source);
         let before = self.store.name(self.name)?.map(|record| record.now);
         let bytes = source.tagged(tag)?;
         let index = Digest::of(&bytes);
@@ -85,42 +82,20 @@ impl Pull<'_> {
         {
             return Ok(None);
         }
-        let manifest = match Tagged::parse(&bytes, &place)? {
-            Tagged::Manifest(manifest) => manifest,
-            Tagged::Index(index) => {
-                let chosen = self.choose(&index.manifests)?;
-                let bytes = source.manifest(&chosen.digest)?;
-                if Digest::of(&bytes) != chosen.digest {
-                    let message = format!(
-                        "its digest is `{}`, expected `{}`",
-                        Digest::of(&bytes),
-                        chosen.digest
-                    );
-                    return Err(ShipError::document("the manifest", &place, message));
-                }
-                ImageManifest::parse(&bytes, &place)?
-            }
-        };
-        let (bundle, slice) = claimed(&manifest, &place)?;
-        let signed = signed_release(&source, &manifest)?;
-        let accepted = self.decide(bundle, signed.as_ref())?;
-        let offer = Offer::of_artifact(&source, &manifest, bundle)?;
-        let held = |agreed| Held {
-            slice,
+        let chosen = Chosen::read(&source, &bytes, self.slice, &self.name.to_string())?;
+        let (bundle, signed) = (chosen.bundle, chosen.signed.as_ref());
+        let accepted = self.decide(bundle, signed)?;
+        let offer = chosen.offer(&source)?;
+        let held = Held {
+            slice: chosen.slice.clone(),
             index: Some(index),
-            agreed,
+            agreed: accepted.agreed,
             ..new_held(bundle, offer.head.file_bytes())
         };
-        let pulled = self.bring(
-            &offer,
-            held(accepted.agreed),
-            before,
-            signed.as_ref(),
-            accepted,
-        )?;
+        let pulled = self.bring(&offer, held, before, signed, accepted)?;
         Ok(Some(Pulled {
-            moved_bytes: source.bytes.load(Ordering::Relaxed),
-            requests: source.requests.load(Ordering::Relaxed),
+            moved_bytes: source.bytes(),
+            requests: source.requests(),
             ..pulled
         }))
     }
@@ -152,32 +127,6 @@ impl Pull<'_> {
             let mut parts = view.parts().iter();
             parts.all(|part| self.store.has_part(part.id, part.bytes))
         }))
-    }
-
-    /// The entry for the wanted slice.
-    fn choose<'d>(&self, entries: &'d [Descriptor]) -> Result<&'d Descriptor, ShipError> {
-        let slice_of =
-            |entry: &Descriptor| entry.annotation(SLICE).unwrap_or(DEFAULT_SLICE).to_owned();
-        let wanted = self.slice.unwrap_or(DEFAULT_SLICE);
-        let exact = entries.iter().find(|entry| slice_of(entry) == wanted);
-        let first = match self.slice {
-            Some(_) => None,
-            None => entries.first(),
-        };
-        exact.or(first).ok_or_else(|| {
-            let found: Vec<String> = entries
-                .iter()
-                .map(|entry| format!("`{}`", slice_of(entry)))
-                .collect();
-            ShipError::NoSlice {
-                name: self.name.to_string(),
-                expected: wanted.to_owned(),
-                found: match found.is_empty() {
-                    true => "none".to_owned(),
-                    false => found.join(", "),
-                },
-            }
-        })
     }
 
     fn decide(
@@ -290,92 +239,3 @@ fn new_held(bundle: SectionId, bytes: u64) -> Held {
         went_back: false,
     }
 }
-
-/// The statement in a manifest, and its signatures.
-fn signed_release(
-    source: &dyn BundleSource,
-    manifest: &ImageManifest,
-) -> Result<Option<SignedRelease>, ShipError> {
-    let fetched = |blob: &Descriptor, most_bytes: u64| match blob.embedded() {
-        Some(bytes) => Ok(bytes),
-        None => whole_blob(source, blob, most_bytes),
-    };
-    let Some(release) = manifest.files(RELEASE_FILE).next() else {
-        return Ok(None);
-    };
-    let signatures = manifest.files(SIGNATURE_FILE).take(SIGNATURES_MAX);
-    let signatures = signatures.map(|blob| fetched(blob, SIGNATURE_BYTES_MAX));
-    Ok(Some(SignedRelease {
-        release: fetched(release, RELEASE_BYTES_MAX)?,
-        signatures: signatures.collect::<Result<_, _>>()?,
-    }))
-}
-
-/// A source that counts what comes from it.
-struct Counted<'s> {
-    inner: &'s dyn BundleSource,
-    bytes: AtomicU64,
-    requests: AtomicU64,
-}
-
-impl<'s> Counted<'s> {
-    fn new(inner: &'s dyn BundleSource) -> Self {
-        Self {
-            inner,
-            bytes: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
-        }
-    }
-
-    fn document(&self, bytes: Result<Vec<u8>, ShipError>) -> Result<Vec<u8>, ShipError> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        let bytes = bytes?;
-        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(bytes)
-    }
-}
-
-impl BundleSource for Counted<'_> {
-    fn place(&self) -> String {
-        self.inner.place()
-    }
-
-    fn tagged(&self, tag: &str) -> Result<Vec<u8>, ShipError> {
-        self.document(self.inner.tagged(tag))
-    }
-
-    fn manifest(&self, digest: &Digest) -> Result<Vec<u8>, ShipError> {
-        self.document(self.inner.manifest(digest))
-    }
-
-    fn blob(
-        &self,
-        digest: &Digest,
-        range: Range<u64>,
-        deadline: Duration,
-    ) -> Result<Box<dyn Read + '_>, ShipError> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        let reader = self.inner.blob(digest, range, deadline)?;
-        Ok(Box::new(CountedReader {
-            reader,
-            bytes: &self.bytes,
-        }))
-    }
-}
-
-struct CountedReader<'s> {
-    reader: Box<dyn Read + 's>,
-    bytes: &'s AtomicU64,
-}
-
-impl Read for CountedReader<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.reader.read(buffer)?;
-        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
-        Ok(read)
-    }
-}
-
-/// Names of the files with a publisher's statement and its signatures.
-pub(crate) const RELEASE_FILE: &str = "release.json";
-pub(crate) const SIGNATURE_FILE: &str = "release.json.minisig";

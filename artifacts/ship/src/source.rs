@@ -64,14 +64,22 @@ pub(crate) fn blob_range(
     range: Range<u64>,
 ) -> Result<Vec<u8>, ShipError> {
     let expected = range.end.saturating_sub(range.start);
-    let mut bytes = Vec::new();
     let reader = source.blob(digest, range, SHORT_DEADLINE)?;
-    let place = source.place();
+    whole_range(reader, expected, &source.place())
+}
+
+/// Reads exactly `expected` bytes of what comes from a place.
+pub(crate) fn whole_range(
+    reader: impl Read,
+    expected: u64,
+    place: &str,
+) -> Result<Vec<u8>, ShipError> {
+    let mut bytes = Vec::new();
     let read = reader.take(expected).read_to_end(&mut bytes);
-    read.map_err(ShipError::io(RECEIVE, &place))?;
+    read.map_err(ShipError::io(RECEIVE, place))?;
     if bytes.len() as u64 != expected {
         let cut = std::io::ErrorKind::UnexpectedEof.into();
-        return Err(ShipError::io(RECEIVE, &place)(cut));
+        return Err(ShipError::io(RECEIVE, place)(cut));
     }
     Ok(bytes)
 }

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use heg_artifacts::Bundle;
 use heg_artifacts::manifest::Weight;
+use heg_artifacts::{Bundle, Manifest, SectionId};
 use heg_runtime::exec::{Executor, Sequence};
 use heg_runtime::{Descent, ExecError};
 use heg_sched::{Logits, chunks};
@@ -113,22 +113,35 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads every weight of the kernels once with one thread for each core; returns the best time of a few runs, in
-/// seconds.
+/// The time of reading every weight of the kernels once with all cores, in seconds.
 fn seconds_to_read(bundle: &Bundle) -> Result<f64, ExecError> {
-    let manifest = bundle.manifest();
-    let layers = manifest.layers.iter();
-    let uses = layers.flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
-    let weights: BTreeSet<u32> = uses
-        .chain([&manifest.head])
-        .flat_map(|used| used.weights.iter().map(|id| id.0))
-        .collect();
-    let sections = weights
+    let sections = token_sections(bundle.manifest())
         .into_iter()
-        .filter_map(|id| manifest.weights.get(id as usize))
-        .flat_map(Weight::sections)
         .map(|id| bundle.section(id).map_err(ExecError::Section))
         .collect::<Result<Vec<&[u8]>, _>>()?;
+    Ok(best_seconds(&sections))
+}
+
+/// The sections that a token of an answer reads.
+pub(crate) fn token_sections(manifest: &Manifest) -> BTreeSet<SectionId> {
+    let layers = manifest.layers.iter();
+    let uses = layers.flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
+    uses.chain([&manifest.head])
+        .flat_map(|used| &used.weights)
+        .filter_map(|id| manifest.weights.get(id.0 as usize))
+        .flat_map(Weight::sections)
+        .collect()
+}
+
+/// The rate at which all cores read memory that no cache holds, in bytes per second.
+pub(crate) fn read_bytes_per_s() -> f64 {
+    // A page that nothing was written to would be the same one everywhere.
+    let memory = vec![1_u8; READ_BYTES];
+    READ_BYTES as f64 / best_seconds(&[&memory])
+}
+
+/// Reads sections once with one thread for each core; returns the best time of a few runs, in seconds.
+fn best_seconds(sections: &[&[u8]]) -> f64 {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let read = &|number: usize| {
         let part = |section: &&[u8]| {
@@ -146,8 +159,11 @@ fn seconds_to_read(bundle: &Bundle) -> Result<f64, ExecError> {
         });
         begin.elapsed().as_secs_f64()
     };
-    Ok((0..READS).map(|_| once()).fold(f64::INFINITY, f64::min))
+    (0..READS).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
+
+/// Memory that is read to find a machine's rate: more than its caches hold; chosen.
+const READ_BYTES: usize = 256 << 20;
 
 /// Number of times that weights are read to find the bound; chosen.
 const READS: usize = 5;
@@ -159,7 +175,7 @@ fn sum_of_words(bytes: &[u8]) -> u64 {
 }
 
 /// Prefills `tokens` tokens; returns the time in seconds.
-fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, ExecError> {
+pub(crate) fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, ExecError> {
     let prompt = arbitrary_tokens(executor, tokens);
     let mut sequence = executor.sequence()?;
     let begin = Instant::now();
@@ -175,7 +191,11 @@ fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, ExecError> {
 }
 
 /// Decodes `tokens` tokens of each of `batch` sequences after prompts of eight; returns the time in seconds.
-fn decode(executor: &mut Executor, tokens: usize, batch: usize) -> Result<f64, ExecError> {
+pub(crate) fn decode(
+    executor: &mut Executor,
+    tokens: usize,
+    batch: usize,
+) -> Result<f64, ExecError> {
     let prompt = arbitrary_tokens(executor, 8);
     let mut sequences: Vec<Sequence> = Vec::new();
     for _ in 0..batch {

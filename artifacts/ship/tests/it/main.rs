@@ -8,8 +8,10 @@
 
 mod bundles;
 mod device;
+mod docker_registry;
 mod layouts;
 mod lies;
+mod looks;
 mod lying;
 mod real;
 mod signed;

@@ -1,85 +1,38 @@
 //! The real components: Debian's registry, and skopeo between it and a folder.
 
-use std::fs;
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use heg_ship::{Credentials, Layout, ModelName, Registry};
 
 use crate::bundles::{Content, Device, Told, bundle, id, name, open, skipped};
+use crate::docker_registry::DockerRegistry;
 
-/// A registry on loopback, which ends with the test.
-struct DockerRegistry {
-    child: Child,
-    host: String,
-}
-
-impl DockerRegistry {
-    /// `None`, after saying so, where there is none.
-    fn start(test: &str, folder: &Path) -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let host = format!("127.0.0.1:{port}");
-        let config = format!(
-            "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\nstorage: {{filesystem: \
-             {{rootdirectory: {}}}}}\nhttp: {{addr: \"{host}\"}}\n",
-            folder.join("registry").display()
-        );
-        let path = folder.join("registry.yml");
-        fs::write(&path, config).unwrap();
-        let mut command = Command::new("docker-registry");
-        command
-            .arg("serve")
-            .arg(&path)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) => {
-                let required = std::env::var_os("HEG_REQUIRE_REGISTRY").is_some();
-                assert!(!required, "{test}: docker-registry: {error}");
-                skipped(&format!("{test}: no docker-registry (Debian has it)"));
-                return None;
-            }
-        };
-        let started = Instant::now();
-        while TcpStream::connect(&host).is_err() {
-            assert!(
-                started.elapsed() < Duration::from_secs(30),
-                "the registry does not start"
-            );
-            std::thread::sleep(Duration::from_millis(20));
+fn registry_or_skip(test: &str, folder: &Path) -> Option<DockerRegistry> {
+    match DockerRegistry::start(folder) {
+        Ok(registry) => Some(registry),
+        Err(error) => {
+            let required = std::env::var_os("HEG_REQUIRE_REGISTRY").is_some();
+            assert!(!required, "{test}: docker-registry: {error}");
+            skipped(&format!("{test}: no docker-registry (Debian has it)"));
+            None
         }
-        Some(Self { child, host })
-    }
-
-    fn registry(&self, name: &ModelName) -> Registry {
-        Registry::new(name, Credentials::default(), &[]).unwrap()
     }
 }
 
-impl Drop for DockerRegistry {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
+fn repository(name: &ModelName) -> Registry {
+    Registry::new(name, Credentials::default(), &[]).unwrap()
 }
 
 #[test]
 fn a_registry_takes_and_gives_what_changed() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(docker) =
-        DockerRegistry::start("a_registry_takes_and_gives_what_changed", folder.path())
-    else {
+    let test = "a_registry_takes_and_gives_what_changed";
+    let Some(docker) = registry_or_skip(test, folder.path()) else {
         return;
     };
     let chat: ModelName = format!("{}/acme/chat:stable", docker.host).parse().unwrap();
-    let registry = docker.registry(&chat);
+    let registry = repository(&chat);
     let device = Device::trusting();
     let first = bundle(folder.path(), "one", &Content::default());
     let pushed = registry
@@ -110,7 +63,7 @@ fn a_registry_takes_and_gives_what_changed() {
     let absent: ModelName = format!("{}/acme/nothing:stable", docker.host)
         .parse()
         .unwrap();
-    let error = device.pull(&docker.registry(&absent), &absent).unwrap_err();
+    let error = device.pull(&repository(&absent), &absent).unwrap_err();
     let expected = format!("there is no `acme/nothing:stable` at `{}`", docker.host);
     assert_eq!(error.to_string(), expected);
 }
@@ -120,13 +73,12 @@ fn a_registry_takes_and_gives_what_changed() {
 fn copies_by_skopeo_are_the_bundle() {
     let folder = tempfile::tempdir().unwrap();
     let test = "copies_by_skopeo_are_the_bundle";
-    let Some(docker) = DockerRegistry::start(test, folder.path()) else {
+    let Some(docker) = registry_or_skip(test, folder.path()) else {
         return;
     };
     let chat: ModelName = format!("{}/acme/chat:stable", docker.host).parse().unwrap();
     let file = bundle(folder.path(), "one", &Content::default());
-    docker
-        .registry(&chat)
+    repository(&chat)
         .push("stable", &[open(&file)], None, &Told::default())
         .unwrap();
     let from = format!("docker://{chat}");

@@ -1,6 +1,7 @@
 //! Names of bundles: the store where they are, and the commands that fetch, send, list and remove them.
 
 mod fetch;
+mod fit;
 mod held;
 mod progress;
 mod send;
@@ -22,6 +23,8 @@ use crate::failure::input;
 /// The commands.
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Say whether a registry's bundle fits this machine, before its weights are fetched
+    Fit(fit::Fit),
     /// Fetch a bundle by its name from a registry
     Pull(fetch::Pull),
     /// Fetch what is newer of the names in the store
@@ -47,6 +50,7 @@ pub(crate) enum Command {
 /// Runs a command.
 pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     match command {
+        Command::Fit(arguments) => fit::fit(arguments),
         Command::Pull(arguments) => fetch::pull(arguments),
         Command::Update(arguments) => fetch::update(arguments),
         Command::Import(arguments) => fetch::import(arguments),

@@ -29,6 +29,8 @@ fn help() {
         "profile",
         #[cfg(feature = "ship")]
         "pull",
+        #[cfg(feature = "ship")]
+        "fit",
     ] {
         insta::assert_snapshot!(format!("help_{command}"), heg(&[command, "--help"]));
     }

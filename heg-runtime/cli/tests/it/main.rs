@@ -6,7 +6,12 @@
 
 mod cli;
 mod command;
+#[cfg(all(unix, feature = "ship"))]
+#[path = "../../../../artifacts/ship/tests/it/docker_registry.rs"]
+mod docker_registry;
 mod doctor_gpu;
+#[cfg(all(unix, feature = "ship"))]
+mod fit;
 mod inspect_html;
 mod inspect_kernels;
 mod inspect_partition;

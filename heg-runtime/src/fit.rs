@@ -1,0 +1,39 @@
+//! The memory that a model takes on a machine, as far as its manifest tells, beside the memory that is there.
+
+use heg_artifacts::{Manifest, slice};
+
+use crate::platform;
+
+/// The memory that a model takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryNeed {
+    /// Bytes of everything that is mapped but NPU blobs: weights above all.
+    pub mapped_bytes: u64,
+    /// Bytes of keys and values of a token, as CPU and GPU programs keep them: two for an element.
+    pub token_bytes: u64,
+}
+
+impl MemoryNeed {
+    /// The need of a bundle's model.
+    pub fn of(manifest: &Manifest) -> Self {
+        let model = &manifest.model;
+        let row_elements = u64::from(model.kv_heads) * u64::from(model.head_dim);
+        let sections = slice(manifest, None).sections.into_iter();
+        Self {
+            mapped_bytes: sections.map(|section| section.bytes).sum(),
+            token_bytes: 2 * 2 * manifest.layers.len() as u64 * row_elements,
+        }
+    }
+
+    /// Bytes with a context of this many tokens.
+    pub fn with_context(&self, tokens: u32) -> u64 {
+        let cache = self.token_bytes.saturating_mul(u64::from(tokens));
+        self.mapped_bytes.saturating_add(cache)
+    }
+}
+
+/// Bytes of memory that a new process may use without others losing theirs, by the machine and by its control groups;
+/// `None` if the system does not say.
+pub fn available_bytes() -> Option<u64> {
+    platform::available_bytes()
+}

@@ -59,5 +59,5 @@ pub use references::{Reference, references};
 pub use sink::SectionSink;
 pub use slice::{npu_needs, platforms, slice, without_answers};
 pub use store::{Store, check_object};
-pub use view::{View, ViewPart};
+pub use view::{VIEW_BYTES_MAX, View, ViewPart};
 pub use writer::{Written, write_bundle};

@@ -142,7 +142,7 @@ fn parse_part(line: &str) -> Option<ViewPart> {
 pub(crate) const VIEW_MAGIC: &[u8] = b"heg view ";
 
 /// Longest view that is read, in bytes: 13 000 parts. Chosen: the writer's order has at most [`PARTS_MAX`](crate::PARTS_MAX).
-pub(crate) const VIEW_BYTES_MAX: u64 = 1 << 20;
+pub const VIEW_BYTES_MAX: u64 = 1 << 20;
 
 const FIRST_LINE: &str = "heg view 1";
 

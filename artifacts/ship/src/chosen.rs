@@ -1,10 +1,10 @@
 //! The artifact under a tag that is for this machine: its manifest, and the statement about it.
 
 use heg_artifacts::SectionId;
-use heg_trust::RELEASE_BYTES_MAX;
+use heg_trust::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX};
 
 use crate::error::ShipError;
-use crate::names::{SIGNATURE_BYTES_MAX, SIGNATURES_MAX, SignedRelease};
+use crate::names::{SIGNATURES_MAX, SignedRelease};
 use crate::oci::{Descriptor, Digest, ImageManifest, SLICE, Tagged};
 use crate::offer::{DEFAULT_SLICE, Offer, claimed};
 use crate::source::{BundleSource, whole_blob};

@@ -3,7 +3,7 @@
 use std::fs;
 
 use heg_artifacts::SectionId;
-use heg_trust::RELEASE_BYTES_MAX;
+use heg_trust::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ShipError;
@@ -250,9 +250,6 @@ fn unescaped(escaped: &str) -> String {
 
 /// Most signatures of a statement.
 pub(crate) const SIGNATURES_MAX: usize = 16;
-
-/// Longest signature, in bytes; [`heg_trust`] reads no longer one.
-pub(crate) const SIGNATURE_BYTES_MAX: u64 = 32 << 10;
 
 /// Longest record of a name, in bytes. Chosen: a thousand bundles before.
 const RECORD_BYTES_MAX: u64 = 1 << 20;

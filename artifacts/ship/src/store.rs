@@ -21,7 +21,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use heg_artifacts::{
-    Bundle, BundleHead, FileIdentity, FilePart, HEAD_BYTES_MAX, PartId, SectionId, View, maps_parts,
+    Bundle, BundleHead, FileIdentity, FilePart, HEAD_BYTES_MAX, PartId, SectionId, VIEW_BYTES_MAX,
+    View, maps_parts,
 };
 use heg_files::{OwnFolder, TempFile, write_own};
 
@@ -274,6 +275,3 @@ pub(crate) const ASSEMBLED: &str = "assembled";
 pub(crate) const NAMES: &str = "names";
 pub(crate) const RELEASES: &str = "releases";
 pub(crate) const PARTIAL: &str = "tmp";
-
-/// Longest view that is read, in bytes.
-const VIEW_BYTES_MAX: u64 = 1 << 20;

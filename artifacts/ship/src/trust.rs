@@ -3,7 +3,7 @@
 //! The decision itself is [`heg_trust::judge`]; here are the files around it. What was seen of a name is only ever added
 //! to, so that a release older than one that was here is found out at each later start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use heg_artifacts::SectionId;
@@ -215,7 +215,7 @@ impl SignedRelease {
         let candidates = std::iter::once(with(".minisig")).chain(numbered);
         let mut signatures = Vec::new();
         for path in candidates.filter(|path| path.exists()) {
-            signatures.push(read_bounded(&path, crate::names::SIGNATURE_BYTES_MAX)?);
+            signatures.push(read_bounded(&path, heg_trust::SIGNATURE_BYTES_MAX)?);
         }
         Ok(Self {
             release,
@@ -263,15 +263,7 @@ pub struct TrustState {
     #[serde(default)]
     heg: String,
     #[serde(default)]
-    names: BTreeMap<String, SeenName>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SeenName {
-    newest: u64,
-    withdrawn: BTreeSet<u64>,
-    signed: bool,
+    names: BTreeMap<String, SeenReleases>,
 }
 
 impl TrustState {
@@ -293,28 +285,12 @@ impl TrustState {
 
     /// The past of a name.
     pub fn of(&self, signed_name: &str) -> SeenReleases {
-        let seen = self.names.get(signed_name).cloned().unwrap_or_default();
-        SeenReleases {
-            newest: seen.newest,
-            withdrawn: seen.withdrawn,
-            signed: seen.signed,
-        }
+        self.names.get(signed_name).cloned().unwrap_or_default()
     }
 
     fn note(&mut self, signed_name: &str, word: &Word) {
-        let mut seen = self.of(signed_name);
-        seen.note(word);
-        let SeenReleases {
-            newest,
-            withdrawn,
-            signed,
-        } = seen;
-        let seen = SeenName {
-            newest,
-            withdrawn,
-            signed,
-        };
-        self.names.insert(signed_name.to_owned(), seen);
+        let seen = self.names.entry(signed_name.to_owned());
+        seen.or_default().note(word);
     }
 }
 

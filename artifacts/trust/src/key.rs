@@ -108,4 +108,4 @@ impl fmt::Debug for ReleaseSignature {
 const KEY_CHARS: usize = 56;
 
 /// Longest signature that is read, in bytes. minisign's own limit for comments is 8 KiB; chosen above that.
-const SIGNATURE_BYTES_MAX: u64 = 32 << 10;
+pub const SIGNATURE_BYTES_MAX: u64 = 32 << 10;

@@ -17,7 +17,7 @@ mod seen;
 
 pub use error::TrustError;
 pub use judge::{Claim, Moment, Purpose, Warning, Word, judge};
-pub use key::{PublisherKey, ReleaseSignature};
+pub use key::{PublisherKey, ReleaseSignature, SIGNATURE_BYTES_MAX};
 pub use pattern::NamePattern;
 pub use policy::{FileRule, OlderRule, Publisher, TrustPolicy, UnsignedRule};
 pub use release::{RELEASE_BYTES_MAX, Release, ReleaseSlice};

@@ -5,9 +5,8 @@
 //! pages, as it reads a cache from flash; if one of them is not what it was, the prompt is computed. A thread of its
 //! own writes: it reads a cache at rest a few rows at a time, and gives up when the cache is taken for another call.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,24 +33,7 @@ struct Shared {
     /// What decides the bits of rows, but for the program.
     arithmetic: String,
     model: OnceLock<Option<StateModel>>,
-    counts: Counts,
-}
-
-/// Counts since the start.
-#[derive(Default)]
-struct Counts {
-    found: AtomicU64,
-    absent: AtomicU64,
-    gone: AtomicU64,
-    damaged: AtomicU64,
-    unread: AtomicU64,
-    read_tokens: AtomicU64,
-    read_us: AtomicU64,
-    written_pages: AtomicU64,
-    written_bytes: AtomicU64,
-    given_up_pages: AtomicU64,
-    unwritten: AtomicU64,
-    trouble: Mutex<Option<String>>,
+    status: Mutex<KeptStatus>,
 }
 
 /// What became of kept state since the start.
@@ -158,7 +140,7 @@ impl KeptState {
             bundle: loader.bundle().manifest_id(),
             arithmetic,
             model: OnceLock::new(),
-            counts: Counts::default(),
+            status: Mutex::default(),
         })))
     }
 
@@ -183,67 +165,49 @@ impl KeptState {
         if let Some(miss) = miss {
             self.missed(&miss);
         }
-        let counts = &self.0.counts;
         if prefix.tokens() == 0 {
-            counts.absent.fetch_add(1, Relaxed);
+            self.status_mut().absent += 1;
             return None;
         }
-        counts.found.fetch_add(1, Relaxed);
+        self.status_mut().found += 1;
         Some(KeptRows {
             prefix: Arc::new(prefix),
             state: self.clone(),
         })
     }
 
-    fn missed(&self, miss: &Miss) {
-        let counts = &self.0.counts;
-        let count = match miss.kind() {
-            "gone" => &counts.gone,
-            "damaged" => &counts.damaged,
-            _ => &counts.unread,
-        };
-        count.fetch_add(1, Relaxed);
-        self.trouble(heg_exec::chain(miss));
+    fn status_mut(&self) -> MutexGuard<'_, KeptStatus> {
+        let status = &self.0.status;
+        status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn trouble(&self, why: String) {
-        let trouble = &self.0.counts.trouble;
-        *trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    fn missed(&self, miss: &Miss) {
+        let mut status = self.status_mut();
+        let count = match miss.kind() {
+            "gone" => &mut status.gone,
+            "damaged" => &mut status.damaged,
+            _ => &mut status.unread,
+        };
+        *count += 1;
+        status.trouble = Some(heg_exec::chain(miss));
     }
 
     fn wrote(&self, end: KeepEnd) {
-        let counts = &self.0.counts;
-        counts.written_pages.fetch_add(end.pages, Relaxed);
-        counts.written_bytes.fetch_add(end.bytes, Relaxed);
-        counts.given_up_pages.fetch_add(end.given_up, Relaxed);
+        let mut status = self.status_mut();
+        status.written_pages += end.pages;
+        status.written_bytes += end.bytes;
+        status.given_up_pages += end.given_up;
     }
 
     fn not_written(&self, why: String) {
-        self.0.counts.unwritten.fetch_add(1, Relaxed);
-        self.trouble(why);
+        let mut status = self.status_mut();
+        status.unwritten += 1;
+        status.trouble = Some(why);
     }
 
-    /// Returns the counts since the start.
+    /// What became of it since the start.
     pub(super) fn status(&self) -> KeptStatus {
-        let counts = &self.0.counts;
-        let trouble = &counts.trouble;
-        KeptStatus {
-            found: counts.found.load(Relaxed),
-            absent: counts.absent.load(Relaxed),
-            gone: counts.gone.load(Relaxed),
-            damaged: counts.damaged.load(Relaxed),
-            unread: counts.unread.load(Relaxed),
-            read_tokens: counts.read_tokens.load(Relaxed),
-            read_us: counts.read_us.load(Relaxed),
-            written_pages: counts.written_pages.load(Relaxed),
-            written_bytes: counts.written_bytes.load(Relaxed),
-            given_up_pages: counts.given_up_pages.load(Relaxed),
-            unwritten: counts.unwritten.load(Relaxed),
-            trouble: trouble
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-        }
+        self.status_mut().clone()
     }
 
     fn keep(&self, order: &Order) {
@@ -289,21 +253,23 @@ impl KeptRows {
     ///
     /// [`EngineError::KeptState`] if one of the pages is gone or damaged; some rows may have been written.
     pub(super) fn read(&self, room: &KvCache, tokens: usize) -> Result<(), EngineError> {
-        let KeptState(shared) = &self.state;
         let start = Instant::now();
-        let read = shared.folder.read(&self.prefix, tokens, &|page, rows| {
-            let first = page * PAGE_TOKENS;
-            room.place_rows((first, tokens.saturating_sub(first).min(PAGE_TOKENS)), rows)
-        });
+        let read = self
+            .state
+            .0
+            .folder
+            .read(&self.prefix, tokens, &|page, rows| {
+                let first = page * PAGE_TOKENS;
+                let count = tokens.saturating_sub(first).min(PAGE_TOKENS);
+                room.place_rows(first, count, rows)
+            });
         if let Err(miss) = read {
             self.state.missed(&miss);
             return Err(miss.into());
         }
-        let counts = &shared.counts;
-        counts.read_tokens.fetch_add(tokens as u64, Relaxed);
-        counts
-            .read_us
-            .fetch_add(start.elapsed().as_micros() as u64, Relaxed);
+        let mut status = self.state.status_mut();
+        status.read_tokens += tokens as u64;
+        status.read_us += start.elapsed().as_micros() as u64;
         Ok(())
     }
 }

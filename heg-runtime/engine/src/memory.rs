@@ -74,7 +74,8 @@ impl Memory {
         room: KvRoom,
         flash: Option<PathBuf>,
         keeper: Option<Keeper>,
-        (machine, reclaim): (Arc<dyn Machine>, Reclaim),
+        machine: Arc<dyn Machine>,
+        reclaim: Reclaim,
         outbox: Outbox,
     ) -> Self {
         Self {
@@ -121,8 +122,10 @@ impl Memory {
     pub(super) fn reserve(
         &mut self,
         request: RequestId,
-        (flow, kept): (FlowId, Option<KeptRows>),
-        (tokens, reused): (u32, u32),
+        flow: FlowId,
+        kept: Option<KeptRows>,
+        tokens: u32,
+        reused: u32,
     ) -> Result<(), EngineError> {
         self.release(request);
         if reused == 0 || kept.is_some() {

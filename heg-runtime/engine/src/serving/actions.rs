@@ -174,8 +174,7 @@ impl Serving {
         let memory = &mut self.room.memory;
         let kept = live.kept.clone().filter(|_| reused > 0);
         live.kept_tokens = kept.as_ref().map_or(0, |_| reused);
-        let from = (live.owner.flow, kept);
-        let reserved = memory.reserve(request, from, (tokens_max, reused));
+        let reserved = memory.reserve(request, live.owner.flow, kept, tokens_max, reused);
         let rows = reserved.and_then(|()| {
             Ok(ActivationRows::new(
                 new + self.room.padding_rows,

@@ -35,7 +35,7 @@ impl KvCache {
     /// Writes rows from `first` on of every half of every layer: the leading `count` of the rows that each has in
     /// `saved`, one half after the other. Returns false if they do not fit.
     #[must_use]
-    pub fn place_rows(&self, (first, count): (usize, usize), saved: &[u8]) -> bool {
+    pub fn place_rows(&self, first: usize, count: usize, saved: &[u8]) -> bool {
         let half_bytes = saved.len() / (2 * self.shape.layers).max(1);
         let wanted = count.checked_mul(self.shape.row_bytes());
         let end = first.checked_add(count);
@@ -99,7 +99,7 @@ mod tests {
         let page: Vec<u8> = (0..4 * shape.token_bytes())
             .map(|at| at as u8 | 1)
             .collect();
-        assert!(cache.place_rows((4, 3), &page));
+        assert!(cache.place_rows(4, 3, &page));
         let (row, half) = (shape.row_bytes(), 4 * shape.row_bytes());
         for ((layer, which), saved) in shape.halves().zip(page.chunks(half)) {
             let mut rows = vec![0; 10 * row];
@@ -109,8 +109,8 @@ mod tests {
             assert!(rows.iter().all(|byte| *byte == 0));
         }
         for (first, count) in [(7, 4), (0, 5), (usize::MAX, 1), (1, usize::MAX)] {
-            assert!(!cache.place_rows((first, count), &page), "{first} {count}");
+            assert!(!cache.place_rows(first, count, &page), "{first} {count}");
         }
-        assert!(!cache.place_rows((0, 1), &[]));
+        assert!(!cache.place_rows(0, 1, &[]));
     }
 }

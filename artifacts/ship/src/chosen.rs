@@ -67,14 +67,8 @@ impl Chosen {
 fn read_manifest(source: &dyn BundleSource, digest: &Digest) -> Result<ImageManifest, ShipError> {
     let place = source.place();
     let bytes = source.manifest(digest)?;
-    let found = Digest::of(&bytes);
-    match found == *digest {
-        true => ImageManifest::parse(&bytes, &place),
-        false => {
-            let message = format!("its digest is `{found}`, expected `{digest}`");
-            Err(ShipError::document("the manifest", &place, message))
-        }
-    }
+    digest.check("the manifest", &bytes, &place)?;
+    ImageManifest::parse(&bytes, &place)
 }
 
 fn slice_of(entry: &Descriptor) -> String {

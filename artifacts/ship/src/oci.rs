@@ -26,6 +26,25 @@ impl Digest {
         hasher.finish()
     }
 
+    /// Compares it with that of `bytes`, which came from a place as `document`.
+    ///
+    /// Errors: [`ShipError::Document`].
+    pub(crate) fn check(
+        &self,
+        document: &'static str,
+        bytes: &[u8],
+        place: &str,
+    ) -> Result<(), ShipError> {
+        let found = Self::of(bytes);
+        match found == *self {
+            true => Ok(()),
+            false => {
+                let message = format!("its digest is `{found}`, expected `{self}`");
+                Err(ShipError::document(document, place, message))
+            }
+        }
+    }
+
     /// The digits alone: the name of the blob's file in a layout.
     pub fn hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -45,16 +45,8 @@ pub(crate) fn whole_blob(
         return Err(ShipError::document("the blob", place, message));
     }
     let bytes = blob_range(source, &blob.digest, 0..blob.size)?;
-    match Digest::of(&bytes) == blob.digest {
-        true => Ok(bytes),
-        false => {
-            let message = format!(
-                "its digest is `{}`, expected its address",
-                Digest::of(&bytes)
-            );
-            Err(ShipError::document("the blob", place, message))
-        }
-    }
+    blob.digest.check("the blob", &bytes, &place)?;
+    Ok(bytes)
 }
 
 /// Reads a short range of a blob, of exactly the range's length. The caller compares hashes.
@@ -125,6 +117,22 @@ pub(crate) fn tag_of(entry: &Descriptor) -> &str {
     entry.annotation(REF_NAME).unwrap_or("latest")
 }
 
+/// The entry of a layout's index with a tag.
+pub(crate) fn tagged_entry<'i>(
+    index: &'i Index,
+    tag: &str,
+    place: &str,
+) -> Result<&'i Descriptor, ShipError> {
+    let entry = index.manifests.iter().find(|entry| tag_of(entry) == tag);
+    entry.ok_or_else(|| {
+        let tags: Vec<&str> = index.manifests.iter().map(tag_of).collect();
+        ShipError::Missing {
+            what: format!("tag `{tag}` but `{}`", tags.join("`, `")),
+            place: place.to_owned(),
+        }
+    })
+}
+
 impl BundleSource for Layout {
     fn place(&self) -> String {
         format!("oci:{}", self.folder.display())
@@ -132,15 +140,7 @@ impl BundleSource for Layout {
 
     fn tagged(&self, tag: &str) -> Result<Vec<u8>, ShipError> {
         let index = self.index()?;
-        let entry = index.manifests.iter().find(|entry| tag_of(entry) == tag);
-        let entry = entry.ok_or_else(|| {
-            let tags: Vec<&str> = index.manifests.iter().map(tag_of).collect();
-            ShipError::Missing {
-                what: format!("tag `{tag}` but `{}`", tags.join("`, `")),
-                place: self.place(),
-            }
-        })?;
-        self.manifest(&entry.digest)
+        self.manifest(&tagged_entry(&index, tag, &self.place())?.digest)
     }
 
     fn manifest(&self, digest: &Digest) -> Result<Vec<u8>, ShipError> {

@@ -365,7 +365,7 @@ fn address(url: &str, reason: &'static str) -> ShipError {
 }
 
 /// Host and port of an address; `None` for one that has none, or has a user's name.
-fn authority(url: &str) -> Option<String> {
+pub(super) fn authority(url: &str) -> Option<String> {
     let uri: Uri = url.parse().ok()?;
     let authority = uri.authority()?.as_str();
     (!authority.contains('@')).then(|| authority.to_owned())

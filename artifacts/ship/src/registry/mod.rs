@@ -3,6 +3,8 @@
 mod auth;
 mod client;
 mod credentials;
+mod range;
+mod web_layout;
 
 use std::io::Read;
 use std::ops::Range;
@@ -11,7 +13,7 @@ use std::time::Duration;
 use heg_artifacts::Bundle;
 
 use crate::artifact::OutgoingBlob;
-use crate::error::{RECEIVE, ShipError};
+use crate::error::ShipError;
 use crate::fetch::TransferProgress;
 use crate::name::ModelName;
 use crate::names::SignedRelease;
@@ -19,8 +21,10 @@ use crate::oci::{DOCUMENT_BYTES_MAX, Digest, INDEX_TYPE, MANIFEST_TYPE};
 use crate::push::{Pushed, Target, push};
 use crate::source::{BundleSource, SHORT_DEADLINE};
 
-use client::{Answer, Client, Request};
+use client::{Client, Request};
 pub use credentials::Credentials;
+use range::blob_range;
+pub(crate) use web_layout::WebLayout;
 
 /// A repository of a registry.
 pub struct Registry {
@@ -125,41 +129,10 @@ impl BundleSource for Registry {
         range: Range<u64>,
         deadline: Duration,
     ) -> Result<Box<dyn Read + '_>, ShipError> {
-        if range.is_empty() {
-            return Ok(Box::new(std::io::empty()));
-        }
         let url = self.url(&format!("blobs/{digest}"));
         let mut request = self.request("GET", &url, PULL);
-        let asked = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
-        request.headers.push(("Range", asked));
         request.deadline = deadline;
-        let answer = self.client.send(&request)?;
-        let length = range.end.saturating_sub(range.start);
-        match answer.status {
-            206 => {
-                answer.check_range(&range)?;
-                Ok(Box::new(answer.reader().take(length)))
-            }
-            // The server does not know ranges: what comes before is read through.
-            200 => {
-                let mut reader = answer.reader();
-                let before =
-                    std::io::copy(&mut (&mut reader).take(range.start), &mut std::io::sink());
-                let before = before.map_err(ShipError::io(RECEIVE, self.place()))?;
-                match before == range.start {
-                    true => Ok(Box::new(reader.take(length))),
-                    false => {
-                        let cut = std::io::ErrorKind::UnexpectedEof.into();
-                        Err(ShipError::io(RECEIVE, self.place())(cut))
-                    }
-                }
-            }
-            404 => {
-                let message = format!("it names blob `{digest}`, which is not there");
-                Err(ShipError::document("the manifest", self.place(), message))
-            }
-            _ => Err(answer.unexpected("206")),
-        }
+        blob_range(&self.client, request, digest, range, self.place())
     }
 }
 
@@ -238,22 +211,6 @@ impl<R: Read> Read for ToldReader<'_, R> {
         let read = self.content.read(buffer)?;
         self.progress.arrived(read as u64);
         Ok(read)
-    }
-}
-
-impl Answer<'_> {
-    /// Compares the range that came with the one that was asked for.
-    fn check_range(&self, range: &Range<u64>) -> Result<(), ShipError> {
-        let found = self.header("Content-Range").unwrap_or_default();
-        let expected = format!("bytes {}-{}/", range.start, range.end.saturating_sub(1));
-        match found.starts_with(&expected) {
-            true => Ok(()),
-            false => {
-                let found: String = found.chars().take(80).collect();
-                let message = format!("`Content-Range` is `{found}`, expected `{expected}…`");
-                Err(ShipError::document("the answer", self.url(), message))
-            }
-        }
     }
 }
 

@@ -194,8 +194,13 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Ask
 fn content(layout: &Path, path: &str) -> Option<Vec<u8>> {
     let source = Layout::new(layout);
     if let Some((_, digest)) = path.split_once("/blobs/") {
-        let hex = digest.strip_prefix("sha256:")?;
+        let hex = digest.strip_prefix("sha256")?;
+        let hex = hex.trim_start_matches([':', '/']);
         return fs::read(layout.join("blobs/sha256").join(hex)).ok();
+    }
+    // As a web server in front of the folder.
+    if path.ends_with("/index.json") {
+        return fs::read(layout.join("index.json")).ok();
     }
     let (_, reference) = path.split_once("/manifests/")?;
     match reference.parse() {

@@ -13,5 +13,6 @@ mod layouts;
 mod lies;
 mod looks;
 mod lying;
+mod mirrors;
 mod real;
 mod signed;

@@ -9,12 +9,12 @@ use clap::Args;
 use heg_artifacts::plain::escape;
 use heg_runtime::verified;
 use heg_ship::{
-    DeviceStore, FetchOptions, Layout, ModelName, Pulled, Registry, ShipError, is_layout,
+    DeviceStore, FetchOptions, Layout, ModelName, Places, Pulled, ShipError, is_layout,
 };
 use serde_json::json;
 
 use super::progress::{Output, Shown, bytes, span};
-use super::{Access, agrees, credentials, print_warnings, store, trust};
+use super::{Access, agrees, asked, print_warnings, store, trust};
 use crate::failure::input;
 
 /// How bundles are fetched.
@@ -43,9 +43,9 @@ struct Fetching {
 /// Arguments of `heg pull`.
 #[derive(Args)]
 pub(crate) struct Pull {
-    /// The name, e.g. `registry.example/chat:stable`
+    /// The name, e.g. `registry.example/chat:stable`, or an alias of `sources.ron`
     #[arg(value_name = "NAME")]
-    name: ModelName,
+    name: String,
     #[command(flatten)]
     fetching: Fetching,
     #[command(flatten)]
@@ -82,23 +82,18 @@ pub(crate) struct Import {
 
 /// Where a bundle comes from.
 enum Origin<'o> {
-    Registry(Registry),
+    Places(Places),
     Layout(Layout, String),
     File(&'o Path),
 }
 
 /// Runs `heg pull`.
 pub(crate) fn pull(arguments: &Pull) -> anyhow::Result<()> {
-    let registry = Registry::new(&arguments.name, credentials(), &arguments.access.plain_http)?;
+    let name: ModelName = asked(&arguments.name)?.parse()?;
+    let places = arguments.access.places(&name)?;
     let store = store()?;
-    let origin = Origin::Registry(registry);
-    bring(
-        &store,
-        &arguments.name,
-        &origin,
-        &arguments.fetching,
-        &|_| Ok(()),
-    )
+    let origin = Origin::Places(places);
+    bring(&store, &name, &origin, &arguments.fetching, &|_| Ok(()))
 }
 
 /// Runs `heg update`. One name after the other; the first that fails ends it.
@@ -106,7 +101,7 @@ pub(crate) fn update(arguments: &Update) -> anyhow::Result<()> {
     let store = store()?;
     let mut names = Vec::new();
     for short in &arguments.names {
-        names.push(store.meant(short)?.0);
+        names.push(store.meant(&asked(short)?)?.0);
     }
     if arguments.names.is_empty() {
         let all = store.names()?.into_iter();
@@ -116,12 +111,11 @@ pub(crate) fn update(arguments: &Update) -> anyhow::Result<()> {
         );
     }
     for name in &names {
-        let registry = Registry::new(name, credentials(), &arguments.access.plain_http)?;
         let examine = |path: &Path| match arguments.no_doctor {
             true => Ok(()),
             false => known_answers(name, path),
         };
-        let origin = Origin::Registry(registry);
+        let origin = Origin::Places(arguments.access.places(name)?);
         bring(&store, name, &origin, &arguments.fetching, &examine)?;
     }
     Ok(())
@@ -228,7 +222,7 @@ fn bring(
         progress: &shown,
     };
     let pulled = match origin {
-        Origin::Registry(registry) => pull.from_source(registry, name.tag()),
+        Origin::Places(places) => pull.from_source(places, name.tag()),
         Origin::Layout(layout, tag) => pull.from_source(layout, tag),
         Origin::File(path) => pull.from_file(path).map(Some),
     };

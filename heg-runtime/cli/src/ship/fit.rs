@@ -10,21 +10,21 @@ use heg_files::TempFile;
 use heg_runtime::exec::ExecutorOptions;
 use heg_runtime::fit::{MemoryNeed, available_bytes};
 use heg_runtime::{Loaded, auto};
-use heg_ship::{Accepted, Candidate, CountedSource, DeviceStore, Look, ModelName, Registry};
+use heg_ship::{Accepted, Candidate, CountedSource, DeviceStore, Look, ModelName};
 use heg_trust::Word;
 use serde::Serialize;
 
 use super::progress::bytes;
-use super::{Access, agrees, credentials, print_warnings, store_path, trust};
+use super::{Access, agrees, asked, print_warnings, store_path, trust};
 use crate::bench;
 use crate::failure::Finding;
 
 /// Arguments of `heg fit`.
 #[derive(Args)]
 pub(crate) struct Fit {
-    /// The name, e.g. `registry.example/chat:stable`
+    /// The name, e.g. `registry.example/chat:stable`, or an alias of `sources.ron`
     #[arg(value_name = "NAME")]
-    name: ModelName,
+    name: String,
     /// Kind of devices: `cpu`, or `npu-4000` with blobs for that platform [default: `cpu`]
     #[arg(long, value_name = "SLICE")]
     slice: Option<String>,
@@ -89,8 +89,9 @@ struct Measured {
 
 /// Runs the command; a bundle that does not fit is a finding.
 pub(crate) fn fit(arguments: &Fit) -> anyhow::Result<()> {
-    let registry = Registry::new(&arguments.name, credentials(), &arguments.access.plain_http)?;
-    let source = CountedSource::new(&registry);
+    let name: ModelName = asked(&arguments.name)?.parse()?;
+    let places = arguments.access.places(&name)?;
+    let source = CountedSource::new(&places);
     let store = match store_path() {
         Ok(path) => DeviceStore::open_existing(&path)?,
         Err(_) => None,
@@ -98,13 +99,13 @@ pub(crate) fn fit(arguments: &Fit) -> anyhow::Result<()> {
     let candidate = Look {
         store: store.as_ref(),
         trust: &trust()?,
-        name: &arguments.name,
+        name: &name,
         slice: arguments.slice.as_deref(),
         agrees: &agrees(arguments.allow_unsigned),
     }
-    .at(&source, arguments.name.tag())?;
+    .at(&source, name.tag())?;
     print_warnings(&candidate.accepted);
-    let mut report = Report::of(&arguments.name, &candidate)?;
+    let mut report = Report::of(&name, &candidate)?;
     report.judge();
     if arguments.measure && report.fits {
         report.measured = Some(measure(&candidate)?);
@@ -117,7 +118,7 @@ pub(crate) fn fit(arguments: &Fit) -> anyhow::Result<()> {
     if report.fits {
         return Ok(());
     }
-    let message = format!("`{}` does not fit this machine", arguments.name);
+    let message = format!("`{name}` does not fit this machine");
     Err(Finding { message }.into())
 }
 

@@ -5,7 +5,7 @@ use heg_ship::DeviceStore;
 use serde_json::json;
 
 use super::progress::{Output, bytes};
-use super::{store, store_path};
+use super::{asked, store, store_path};
 
 /// Arguments of `heg list`.
 #[derive(Args)]
@@ -112,7 +112,7 @@ pub(crate) fn remove(arguments: &Remove) -> anyhow::Result<()> {
     let store = store()?;
     let _lock = store.lock(&waits)?;
     for short in &arguments.names {
-        let (name, _) = store.meant(short)?;
+        let (name, _) = store.meant(&asked(short)?)?;
         store.forget(&name)?;
         println!("{name}  is forgotten; `heg prune` frees its room");
     }
@@ -153,7 +153,7 @@ pub(crate) fn prune(arguments: &Prune) -> anyhow::Result<()> {
 pub(crate) fn roll_back(arguments: &Rollback) -> anyhow::Result<()> {
     let store = store()?;
     let _lock = store.lock(&waits)?;
-    let (name, record) = store.meant(&arguments.name)?;
+    let (name, record) = store.meant(&asked(&arguments.name)?)?;
     let held = store.roll_back(&name)?;
     println!(
         "{name}  {} → {}",

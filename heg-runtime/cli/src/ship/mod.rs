@@ -14,7 +14,8 @@ use clap::{Args, Subcommand};
 use heg_artifacts::plain::escape;
 use heg_runtime::ExitStatus;
 use heg_ship::{
-    Accepted, Credentials, DeviceStore, MachineTrust, ModelName, ShipError, ShipErrorKind, now,
+    Accepted, Credentials, DeviceStore, MachineTrust, ModelName, Places, ShipError, ShipErrorKind,
+    Sources, now,
 };
 use heg_trust::TrustError;
 
@@ -72,6 +73,13 @@ struct Access {
     plain_http: Vec<String>,
 }
 
+impl Access {
+    /// The places that are asked for a name.
+    fn places(&self, name: &ModelName) -> Result<Places, ShipError> {
+        sources()?.of(name, &credentials(), &self.plain_http)
+    }
+}
+
 /// The folder of the store: `HEG_STORE`, else the user's folder for data.
 fn store_path() -> anyhow::Result<PathBuf> {
     let user = match cfg!(windows) {
@@ -89,18 +97,28 @@ fn store() -> anyhow::Result<DeviceStore> {
     Ok(DeviceStore::open(&store_path()?)?)
 }
 
-/// The policy of this machine: the system's before the user's.
+/// The policy of this machine.
 fn trust() -> Result<MachineTrust, ShipError> {
+    MachineTrust::read(&configured("trust.ron"), now())
+}
+
+/// The aliases and mirrors of this machine.
+fn sources() -> Result<Sources, ShipError> {
+    Sources::read(&configured("sources.ron"))
+}
+
+/// The places of a file of settings: the system's before the user's.
+fn configured(file: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     if cfg!(unix) {
-        files.push(PathBuf::from("/etc/heg/trust.ron"));
+        files.push(Path::new("/etc/heg").join(file));
     }
     let user = variable("XDG_CONFIG_HOME").or_else(|| match cfg!(windows) {
         true => variable("APPDATA"),
         false => Some(variable("HOME")?.join(".config")),
     });
-    files.extend(user.map(|folder| folder.join("heg/trust.ron")));
-    MachineTrust::read(&files, now())
+    files.extend(user.map(|folder| folder.join("heg").join(file)));
+    files
 }
 
 /// The files where Docker and Podman keep logins.
@@ -136,7 +154,8 @@ pub(crate) fn located(bundle: &Path) -> anyhow::Result<PathBuf> {
     let store = store_path().ok();
     let store = store.map(|path| DeviceStore::open_existing(&path));
     let store = store.transpose()?.flatten();
-    let named = store.as_ref().map(|store| (store, store.meant(&text)));
+    let asked = asked(&text)?;
+    let named = store.as_ref().map(|store| (store, store.meant(&asked)));
     match named {
         Some((store, Ok((name, record)))) => {
             let accepted = trust()?.at_open(store, &name, &record.now)?;
@@ -158,6 +177,12 @@ pub(crate) fn located(bundle: &Path) -> anyhow::Result<PathBuf> {
             Ok(bundle.to_owned())
         }
     }
+}
+
+/// The name that an alias stands for; any other text as it is.
+fn asked(text: &str) -> Result<String, ShipError> {
+    let alias = sources()?.alias(text).map(ModelName::to_string);
+    Ok(alias.unwrap_or_else(|| text.to_owned()))
 }
 
 /// Whether a text is the name of a registry's bundle, and not likely a path that was mistyped.

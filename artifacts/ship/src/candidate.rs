@@ -8,7 +8,7 @@ use heg_artifacts::{
 };
 use heg_trust::{Purpose, TrustError};
 
-use crate::chosen::Chosen;
+use crate::chosen::{Chosen, SliceWish};
 use crate::error::ShipError;
 use crate::name::ModelName;
 use crate::offer::{Offer, part_bytes};
@@ -26,8 +26,8 @@ pub struct Look<'l> {
     pub trust: &'l MachineTrust,
     /// Name that is looked at.
     pub name: &'l ModelName,
-    /// Wanted kind of devices; `None` for the first that is offered without blobs.
-    pub slice: Option<&'l str>,
+    /// Wanted kind of devices.
+    pub slice: SliceWish<'l>,
     /// Asked where the policy leaves it to a person.
     pub agrees: &'l dyn Fn(&TrustError) -> bool,
 }

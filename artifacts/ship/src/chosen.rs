@@ -9,6 +9,25 @@ use crate::oci::{Descriptor, Digest, ImageManifest, SLICE, Tagged};
 use crate::offer::{DEFAULT_SLICE, Offer, claimed};
 use crate::source::{BundleSource, whole_blob};
 
+/// The kind of devices that a bundle is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SliceWish<'w> {
+    /// This one, or none.
+    Named(&'w str),
+    /// This one if it is offered, else the one without blobs, else the first.
+    Best(Option<&'w str>),
+}
+
+impl SliceWish<'_> {
+    /// Whether a bundle that is here is what another look would choose, as far as one can tell without it.
+    pub(crate) fn fits(self, held: &str) -> bool {
+        match self {
+            Self::Named(slice) | Self::Best(Some(slice)) => slice == held,
+            Self::Best(None) => true,
+        }
+    }
+}
+
 /// An artifact, as far as its documents tell. Nothing of it is believed before a decision about its statement.
 pub(crate) struct Chosen {
     manifest: ImageManifest,
@@ -23,14 +42,13 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Reads what stands under a tag: `tagged` is the document, `wanted` a slice; `None` takes the one without blobs, else
-    /// the first. `name` is for people.
+    /// Reads what stands under a tag: `tagged` is the document, `name` is for people.
     ///
     /// Errors: [`ShipError::NoSlice`], [`ShipError::Document`], and those of the source.
     pub(crate) fn read(
         source: &dyn BundleSource,
         tagged: &[u8],
-        wanted: Option<&str>,
+        wanted: SliceWish<'_>,
         name: &str,
     ) -> Result<Self, ShipError> {
         let place = source.place();
@@ -78,16 +96,18 @@ fn slice_of(entry: &Descriptor) -> String {
 /// The entry of an index for the wanted slice.
 fn entry<'d>(
     entries: &'d [Descriptor],
-    wanted: Option<&str>,
+    wanted: SliceWish<'_>,
     name: &str,
 ) -> Result<&'d Descriptor, ShipError> {
-    let expected = wanted.unwrap_or(DEFAULT_SLICE);
-    let exact = entries.iter().find(|entry| slice_of(entry) == expected);
-    let first = match wanted {
-        Some(_) => None,
-        None => entries.first(),
+    let of = |slice: &str| entries.iter().find(|entry| slice_of(entry) == slice);
+    let (expected, found) = match wanted {
+        SliceWish::Named(slice) => (slice, of(slice)),
+        SliceWish::Best(best) => {
+            let without_blobs = || of(DEFAULT_SLICE).or(entries.first());
+            (DEFAULT_SLICE, best.and_then(of).or_else(without_blobs))
+        }
     };
-    exact.or(first).ok_or_else(|| {
+    found.ok_or_else(|| {
         let found: Vec<String> = entries
             .iter()
             .map(|entry| format!("`{}`", slice_of(entry)))
@@ -126,3 +146,44 @@ fn signed_release(
 /// Names of the files with a publisher's statement and its signatures.
 pub(crate) const RELEASE_FILE: &str = "release.json";
 pub(crate) const SIGNATURE_FILE: &str = "release.json.minisig";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifact::described;
+
+    #[test]
+    fn a_wish_is_met_by_name_or_by_the_best_that_is_offered() {
+        let index = |slices: &[&str]| -> Vec<Descriptor> {
+            let entry =
+                |slice: &&str| described("manifest", slice.as_bytes()).annotated(SLICE, *slice);
+            slices.iter().map(entry).collect()
+        };
+        let chosen = |slices: &[&str], wish| {
+            let index = index(slices);
+            let found = entry(&index, wish, "chat").map(slice_of);
+            found.map_err(|error| error.to_string())
+        };
+        let all = ["npu-3720", "cpu", "npu-4000"];
+        let takes = |slice: &str| Ok(slice.to_owned());
+        assert_eq!(
+            chosen(&all, SliceWish::Named("npu-3720")),
+            takes("npu-3720")
+        );
+        assert_eq!(
+            chosen(&all, SliceWish::Best(Some("npu-4000"))),
+            takes("npu-4000")
+        );
+        assert_eq!(
+            chosen(&all, SliceWish::Best(Some("npu-5010"))),
+            takes("cpu")
+        );
+        assert_eq!(chosen(&all, SliceWish::Best(None)), takes("cpu"));
+        assert_eq!(chosen(&all[2..], SliceWish::Best(None)), takes("npu-4000"));
+        let absent = chosen(&all, SliceWish::Named("npu-5010")).unwrap_err();
+        insta::assert_snapshot!(
+            absent,
+            @"`chat` has no slice `npu-5010`, only `npu-3720`, `cpu`, `npu-4000`: choose one with `--slice`"
+        );
+    }
+}

@@ -11,7 +11,7 @@
 //!
 //! ```no_run
 //! use heg_ship::{Amounts, Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Registry};
-//! use heg_ship::TransferProgress;
+//! use heg_ship::{SliceWish, TransferProgress};
 //!
 //! struct Silent;
 //!
@@ -29,7 +29,7 @@
 //!     store: &store,
 //!     trust: &trust,
 //!     name: &name,
-//!     slice: None,
+//!     slice: SliceWish::Best(None),
 //!     agrees: &|_| false,
 //!     examine: &|_| Ok(()),
 //!     keep: 1,
@@ -49,6 +49,7 @@ mod chosen;
 mod counted;
 mod error;
 mod fetch;
+mod machine_slice;
 mod name;
 mod names;
 mod oci;
@@ -67,9 +68,11 @@ mod store;
 mod trust;
 
 pub use candidate::{Candidate, Look};
+pub use chosen::SliceWish;
 pub use counted::CountedSource;
 pub use error::{ShipError, ShipErrorKind};
 pub use fetch::{FetchOptions, TransferProgress};
+pub use machine_slice::machine_slice;
 pub use name::ModelName;
 pub use names::{Held, NameRecord, SignedRelease};
 pub use oci::{DOCUMENT_BYTES_MAX, Descriptor, Digest, ImageManifest, Index, Tagged};

@@ -5,7 +5,7 @@ use std::path::Path;
 use heg_artifacts::{Bundle, SectionId};
 use heg_trust::{Purpose, TrustError, Word};
 
-use crate::chosen::Chosen;
+use crate::chosen::{Chosen, SliceWish};
 use crate::counted::CountedSource;
 use crate::error::ShipError;
 use crate::fetch::{FetchOptions, TransferProgress, fetch};
@@ -26,8 +26,8 @@ pub struct Pull<'p> {
     pub trust: &'p MachineTrust,
     /// Name that the bundle gets.
     pub name: &'p ModelName,
-    /// Wanted kind of devices; `None` for the first that is offered without blobs.
-    pub slice: Option<&'p str>,
+    /// Wanted kind of devices.
+    pub slice: SliceWish<'p>,
     /// Asked where the policy leaves it to a person.
     pub agrees: &'p dyn Fn(&TrustError) -> bool,
     /// Asked before the name moves, with the path by which the bundle is opened; a reason keeps the name where it is.
@@ -76,7 +76,7 @@ impl Pull<'_> {
         let bytes = source.tagged(tag)?;
         let index = Digest::of(&bytes);
         if let Some(held) = before.as_ref().filter(|held| held.index == Some(index))
-            && self.slice.is_none_or(|slice| slice == held.slice)
+            && self.slice.fits(&held.slice)
             && self.store.bundle_path(held.bundle).is_some()
             && self.is_complete(held.bundle)?
         {

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use heg_artifacts::{Bundle, Manifest, SectionId, Store, write_bundle};
 use heg_ship::{
     Amounts, BundleSource, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Pulled,
-    ShipError, TransferProgress, now,
+    ShipError, SliceWish, TransferProgress, now,
 };
 use heg_trust::TrustPolicy;
 
@@ -148,7 +148,7 @@ impl Device {
             store: &self.store,
             trust: &self.trust,
             name,
-            slice: None,
+            slice: SliceWish::Best(None),
             agrees: &|_| false,
             examine: &|_| Ok(()),
             keep: 1,

@@ -3,7 +3,7 @@
 use std::fs;
 
 use heg_artifacts::Bundle;
-use heg_ship::{CountedSource, Layout, Look, export_layout};
+use heg_ship::{CountedSource, Layout, Look, SliceWish, export_layout};
 
 use crate::bundles::{Content, Device, Told, bundle, chain, id, name, open};
 use crate::lying::{Liar, Twist};
@@ -22,7 +22,7 @@ fn a_look_moves_documents_and_the_head_and_changes_nothing() {
         store: Some(&device.store),
         trust: &device.trust,
         name: &chat,
-        slice: None,
+        slice: SliceWish::Best(None),
         agrees: &|_| false,
     };
     let candidate = look.at(&source, "v1").unwrap();
@@ -67,7 +67,7 @@ fn a_sketch_has_the_kernels_and_holes_for_weights() {
         store: None,
         trust: &device.trust,
         name: &chat,
-        slice: None,
+        slice: SliceWish::Best(None),
         agrees: &|_| false,
     };
     let candidate = look.at(&source, "v1").unwrap();
@@ -108,7 +108,7 @@ fn a_lie_about_kernels_is_found() {
         store: None,
         trust: &device.trust,
         name: &chat,
-        slice: None,
+        slice: SliceWish::Best(None),
         agrees: &|_| false,
     };
     let candidate = look.at(&registry, "v1").unwrap();

@@ -9,7 +9,8 @@ use clap::Args;
 use heg_artifacts::plain::escape;
 use heg_runtime::verified;
 use heg_ship::{
-    DeviceStore, FetchOptions, Layout, ModelName, Places, Pulled, ShipError, is_layout,
+    DeviceStore, FetchOptions, Layout, ModelName, Places, Pulled, ShipError, SliceWish, is_layout,
+    machine_slice,
 };
 use serde_json::json;
 
@@ -20,7 +21,7 @@ use crate::failure::input;
 /// How bundles are fetched.
 #[derive(Args)]
 struct Fetching {
-    /// Kind of devices: `cpu`, or `npu-4000` with blobs for that platform [default: the name's present one, else `cpu`]
+    /// Kind of devices: `cpu`, or `npu-4000` with blobs for that platform [default: the name's present one, else that of this machine's NPU, else `cpu`]
     #[arg(long, value_name = "SLICE")]
     slice: Option<String>,
     /// Number of connections
@@ -206,7 +207,11 @@ fn bring(
     let shown = Shown::new(output, "fetching");
     let trust = trust()?;
     let present = store.name(name)?.map(|record| record.now.slice);
-    let slice = fetching.slice.as_deref().or(present.as_deref());
+    let best = present.or_else(machine_slice);
+    let slice = match &fetching.slice {
+        Some(slice) => SliceWish::Named(slice),
+        None => SliceWish::Best(best.as_deref()),
+    };
     let pull = heg_ship::Pull {
         store,
         trust: &trust,

@@ -10,7 +10,9 @@ use heg_files::TempFile;
 use heg_runtime::exec::ExecutorOptions;
 use heg_runtime::fit::{MemoryNeed, available_bytes};
 use heg_runtime::{Loaded, auto};
-use heg_ship::{Accepted, Candidate, CountedSource, DeviceStore, Look, ModelName};
+use heg_ship::{
+    Accepted, Candidate, CountedSource, DeviceStore, Look, ModelName, SliceWish, machine_slice,
+};
 use heg_trust::Word;
 use serde::Serialize;
 
@@ -25,7 +27,7 @@ pub(crate) struct Fit {
     /// The name, e.g. `registry.example/chat:stable`, or an alias of `sources.ron`
     #[arg(value_name = "NAME")]
     name: String,
-    /// Kind of devices: `cpu`, or `npu-4000` with blobs for that platform [default: `cpu`]
+    /// Kind of devices: `cpu`, or `npu-4000` with blobs for that platform [default: that of this machine's NPU, else `cpu`]
     #[arg(long, value_name = "SLICE")]
     slice: Option<String>,
     /// Fetch the kernels too, and run a prompt of 512 tokens and 32 tokens of an answer over empty weights: the same work
@@ -96,11 +98,15 @@ pub(crate) fn fit(arguments: &Fit) -> anyhow::Result<()> {
         Ok(path) => DeviceStore::open_existing(&path)?,
         Err(_) => None,
     };
+    let best = machine_slice();
     let candidate = Look {
         store: store.as_ref(),
         trust: &trust()?,
         name: &name,
-        slice: arguments.slice.as_deref(),
+        slice: match &arguments.slice {
+            Some(slice) => SliceWish::Named(slice),
+            None => SliceWish::Best(best.as_deref()),
+        },
         agrees: &agrees(arguments.allow_unsigned),
     }
     .at(&source, name.tag())?;

@@ -82,7 +82,7 @@ pub use pull::{Pull, Pulled};
 pub use push::{Pushed, export_file, export_layout, release_slices};
 pub use registry::{Credentials, Registry};
 pub use source::{BundleSource, Layout, is_layout};
-pub use sources::{Places, Sources};
+pub use sources::{Replicas, Sources};
 pub use statement::{Statement, now};
 pub use store::{DeviceStore, StoreLock};
 pub use trust::{Accepted, MachineTrust, TrustState};

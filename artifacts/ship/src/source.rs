@@ -1,4 +1,4 @@
-//! Places that bundles come from: the interface, and OCI image layouts in folders.
+//! Replicas that bundles come from: the interface, and OCI image layouts in folders.
 //!
 //! Whatever a source says is checked by whoever asked: a source is trusted with nothing but availability.
 

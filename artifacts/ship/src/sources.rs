@@ -107,7 +107,7 @@ impl Sources {
         name: &ModelName,
         credentials: &Credentials,
         plain_http: &[String],
-    ) -> Result<Places, ShipError> {
+    ) -> Result<Replicas, ShipError> {
         let signed_name = name.signed_name();
         let mut places: Vec<Box<dyn BundleSource>> = Vec::new();
         for mirror in &self.mirrors {
@@ -131,14 +131,14 @@ impl Sources {
             credentials.clone(),
             plain_http,
         )?));
-        Ok(Places(places))
+        Ok(Replicas(places))
     }
 }
 
-/// Places with copies of one repository. What one of them does not give is asked of the next.
-pub struct Places(Vec<Box<dyn BundleSource>>);
+/// Replicas with copies of one repository. What one of them does not give is asked of the next.
+pub struct Replicas(Vec<Box<dyn BundleSource>>);
 
-impl Places {
+impl Replicas {
     /// The first answer; without any, the error of the last place, which is the registry's own.
     fn first<'p, T>(
         &'p self,
@@ -158,7 +158,7 @@ impl Places {
     }
 }
 
-impl BundleSource for Places {
+impl BundleSource for Replicas {
     fn place(&self) -> String {
         let places: Vec<String> = self.0.iter().map(|place| place.place()).collect();
         places.join(", ")

@@ -55,6 +55,7 @@ const VARIABLES: [(&str, &[&str]); 24] = [
             "heg-runtime/src/verified.rs",
             "heg-runtime/cli/tests/it/command.rs",
             "heg-runtime/cli/tests/it/doctor_gpu.rs",
+            "heg-runtime/cli/tests/it/fit.rs",
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/cli/tests/it/pressure.rs",
             "heg-runtime/cli/tests/it/soft_npu/mod.rs",
@@ -97,7 +98,13 @@ const VARIABLES: [(&str, &[&str]); 24] = [
             "tests/it/gpu_lanes.rs",
         ],
     ),
-    ("HEG_REQUIRE_REGISTRY", &["artifacts/ship/tests/it/real.rs"]),
+    (
+        "HEG_REQUIRE_REGISTRY",
+        &[
+            "artifacts/ship/tests/it/real.rs",
+            "heg-runtime/cli/tests/it/fit.rs",
+        ],
+    ),
     (
         "HEG_REQUIRE_CLIENTS",
         &["tests/serve/clients.rs", "xtask/src/test/mod.rs"],
@@ -139,7 +146,13 @@ const VARIABLES: [(&str, &[&str]); 24] = [
         "HEG_TRACES",
         &["heg-runtime/sim/tests/scheduler/action_logs.rs"],
     ),
-    ("HEG_STORE", &["heg-runtime/cli/src/ship/mod.rs"]),
+    (
+        "HEG_STORE",
+        &[
+            "heg-runtime/cli/src/ship/mod.rs",
+            "heg-runtime/cli/tests/it/fit.rs",
+        ],
+    ),
     ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),
     ("HEG_VK_AS", &["heg-runtime/gpu/src/device.rs"]),
     (

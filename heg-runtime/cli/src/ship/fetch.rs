@@ -9,8 +9,8 @@ use clap::Args;
 use heg_artifacts::plain::escape;
 use heg_runtime::verified;
 use heg_ship::{
-    DeviceStore, FetchOptions, Layout, ModelName, Places, Pulled, ShipError, SliceWish, is_layout,
-    machine_slice,
+    DeviceStore, FetchOptions, Layout, ModelName, Pulled, Replicas, ShipError, SliceWish,
+    is_layout, machine_slice,
 };
 use serde_json::json;
 
@@ -83,7 +83,7 @@ pub(crate) struct Import {
 
 /// Where a bundle comes from.
 enum Origin<'o> {
-    Places(Places),
+    Replicas(Replicas),
     Layout(Layout, String),
     File(&'o Path),
 }
@@ -93,7 +93,7 @@ pub(crate) fn pull(arguments: &Pull) -> anyhow::Result<()> {
     let name: ModelName = asked(&arguments.name)?.parse()?;
     let places = arguments.access.places(&name)?;
     let store = store()?;
-    let origin = Origin::Places(places);
+    let origin = Origin::Replicas(places);
     bring(&store, &name, &origin, &arguments.fetching, &|_| Ok(()))
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn update(arguments: &Update) -> anyhow::Result<()> {
             true => Ok(()),
             false => known_answers(name, path),
         };
-        let origin = Origin::Places(arguments.access.places(name)?);
+        let origin = Origin::Replicas(arguments.access.places(name)?);
         bring(&store, name, &origin, &arguments.fetching, &examine)?;
     }
     Ok(())
@@ -227,7 +227,7 @@ fn bring(
         progress: &shown,
     };
     let pulled = match origin {
-        Origin::Places(places) => pull.from_source(places, name.tag()),
+        Origin::Replicas(places) => pull.from_source(places, name.tag()),
         Origin::Layout(layout, tag) => pull.from_source(layout, tag),
         Origin::File(path) => pull.from_file(path).map(Some),
     };

@@ -14,8 +14,8 @@ use clap::{Args, Subcommand};
 use heg_artifacts::plain::escape;
 use heg_runtime::ExitStatus;
 use heg_ship::{
-    Accepted, Credentials, DeviceStore, MachineTrust, ModelName, Places, ShipError, ShipErrorKind,
-    Sources, now,
+    Accepted, Credentials, DeviceStore, MachineTrust, ModelName, Replicas, ShipError,
+    ShipErrorKind, Sources, now,
 };
 use heg_trust::TrustError;
 
@@ -75,7 +75,7 @@ struct Access {
 
 impl Access {
     /// The places that are asked for a name.
-    fn places(&self, name: &ModelName) -> Result<Places, ShipError> {
+    fn places(&self, name: &ModelName) -> Result<Replicas, ShipError> {
         sources()?.of(name, &credentials(), &self.plain_http)
     }
 }

@@ -18,10 +18,10 @@ fn heg(folder: &Path, arguments: &[&str]) -> (i32, Value) {
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let last = text.lines().next_back().unwrap_or_default();
-    let json = serde_json::from_str(last).unwrap_or_else(|_| {
-        panic!("{text}{}", String::from_utf8_lossy(&output.stderr));
-    });
-    (output.status.code().unwrap(), json)
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let json: serde_json::Result<Value> = serde_json::from_str(last);
+    assert!(json.is_ok(), "{text}{errors}");
+    (output.status.code().unwrap(), json.unwrap())
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Replicas that bundles come from: the interface, and OCI image layouts in folders.
+//! Places that bundles come from: the interface, and OCI image layouts in folders.
 //!
 //! Whatever a source says is checked by whoever asked: a source is trusted with nothing but availability.
 

@@ -135,7 +135,7 @@ impl Sources {
     }
 }
 
-/// Replicas with copies of one repository. What one of them does not give is asked of the next.
+/// Places with copies of one repository. What one of them does not give is asked of the next.
 pub struct Replicas(Vec<Box<dyn BundleSource>>);
 
 impl Replicas {

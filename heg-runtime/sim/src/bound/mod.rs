@@ -27,6 +27,7 @@
 
 mod queue;
 mod shares;
+mod uses;
 
 use heg_sched::{Class, Costs, Micros};
 use heg_workload::{Arrival, Trace, TraceRequest};
@@ -37,14 +38,14 @@ use shares::{Prices, Shares};
 
 /// The largest trace for which a bound is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct TraceExtent {
     /// Number of requests: no batch has more rows.
     pub requests: u32,
     /// Number of tokens of all prompts and answers together: no call has more.
     pub tokens: u32,
 }
 
-impl Extent {
+impl TraceExtent {
     /// Returns the extent of a trace.
     pub fn of(trace: &Trace) -> Self {
         let tokens = |r: &TraceRequest| r.prompt_tokens.saturating_add(r.output_tokens);
@@ -65,7 +66,7 @@ impl Extent {
 pub struct LatencyBound {
     shares: Shares,
     prices: Vec<Prices>,
-    extent: Extent,
+    extent: TraceExtent,
 }
 
 impl LatencyBound {
@@ -75,7 +76,7 @@ impl LatencyBound {
         memory: &DramModel,
         decode: DecodeKernels,
         division: Division,
-        extent: Extent,
+        extent: TraceExtent,
     ) -> Self {
         let prices = Prices::grid();
         Self {
@@ -88,7 +89,7 @@ impl LatencyBound {
     /// Returns the least mean latency of a trace's requests of a class, or of all, in s; `None` if there are none, or if
     /// the trace is larger than the extent.
     pub fn mean_secs(&self, trace: &Trace, class: Option<Class>) -> Option<f64> {
-        if !self.extent.covers(Extent::of(trace)) {
+        if !self.extent.covers(TraceExtent::of(trace)) {
             return None;
         }
         let all = trace.requests.iter();

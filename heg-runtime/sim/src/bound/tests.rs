@@ -203,7 +203,7 @@ fn best_secs(costs: &AnalyticCosts, trace: &Trace) -> f64 {
 
 fn bound_secs(costs: &AnalyticCosts, trace: &Trace, division: Division) -> f64 {
     let (decode, memory) = (DecodeKernels::Three, DramModel::default());
-    let bound = LatencyBound::new(costs, &memory, decode, division, Extent::of(trace));
+    let bound = LatencyBound::new(costs, &memory, decode, division, TraceExtent::of(trace));
     bound.mean_secs(trace, None).unwrap()
 }
 
@@ -269,7 +269,7 @@ fn a_larger_trace_has_no_bound() {
         requests: vec![lone(0, 8, 2); 2],
     };
     let (decode, memory) = (DecodeKernels::Three, DramModel::default());
-    let extent = Extent::of(&small);
+    let extent = TraceExtent::of(&small);
     let bound = LatencyBound::new(&costs, &memory, decode, Division::Divided, extent);
     assert!(bound.mean_secs(&small, None).is_some());
     assert_eq!(bound.mean_secs(&large, None), None);

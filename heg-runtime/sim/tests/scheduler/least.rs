@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use heg_sched::{Class, Finish};
-use heg_sim::{DecodeKernels, Division, Extent, LatencyBound, Metrics, Run};
+use heg_sim::{DecodeKernels, Division, LatencyBound, Metrics, Run, TraceExtent};
 
 use crate::scenario::{Scenario, Verdict};
 use crate::worlds::{check, worlds};
@@ -27,7 +27,7 @@ fn too_soon(scenario: &Scenario, run: &Run, class: Option<Class>) -> Option<Stri
         .into_iter()
         .find_map(|division| {
             let (costs, memory) = (&scenario.costs, &scenario.machine.memory);
-            let (decode, extent) = (DecodeKernels::OneToo, Extent::of(trace));
+            let (decode, extent) = (DecodeKernels::OneToo, TraceExtent::of(trace));
             let bound = LatencyBound::new(costs, memory, decode, division, extent);
             let least = bound.mean_secs(trace, class)?;
             let found = found.latency_secs_mean;

@@ -8,7 +8,7 @@ use super::runs::{Place, Runs};
 use crate::evaluate::ablation::Regime;
 use crate::table::Markdown;
 use heg_sched::{CachedCosts, Class};
-use heg_sim::{DecodeKernels, Division, Extent, LatencyBound};
+use heg_sim::{DecodeKernels, Division, LatencyBound, TraceExtent};
 use heg_workload::Trace;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -44,7 +44,7 @@ struct OfMachine {
 }
 
 /// More than any trace of the evaluation has.
-const EXTENT: Extent = Extent {
+const EXTENT: TraceExtent = TraceExtent {
     requests: 1 << 10,
     tokens: 1 << 20,
 };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use heg_runtime::energy::EnergyMeter;
 use heg_runtime::engine::{EndTokens, Engine, Request, ScopeId, Status, Update};
 use heg_runtime::exec::Loader;
 use heg_runtime::{Descent, EngineError, FinishReason, Loaded, RuntimeError};
@@ -180,6 +181,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         prediction,
         ..Request::reactive(prompt)
     };
+    let mut energy = EnergyMeter::of_machine().filter(|_| arguments.stats);
     let (reason, timing) = generate(&engine, request, &mut answer)?;
     answer.finish()?;
     let status = engine.status()?;
@@ -197,6 +199,10 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
             eprintln!("runs   {}", shown(&line));
         }
         stats::print(prompt_tokens, &timing, &status, started);
+        let used = energy.as_mut().map(EnergyMeter::read);
+        for line in stats::energy(&used.unwrap_or_default(), prompt_tokens + timing.generated) {
+            eprintln!("{line}");
+        }
     }
     if let Some(history) = history {
         history.add(&asked, &answer.token_ids)?;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use heg_runtime::energy::DomainEnergy;
 use heg_runtime::engine::{PairStatus, Status};
 
 use crate::options::peak_rss_bytes;
@@ -85,6 +86,17 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
         "memory {:>9.1} MB  peak resident",
         peak_rss_bytes() as f64 / 1e6
     );
+}
+
+/// Describes the energy of the machine while an answer was made, by domain.
+pub(super) fn energy(used: &[DomainEnergy], tokens: usize) -> Vec<String> {
+    let line = |DomainEnergy { name, joules }: &DomainEnergy| {
+        let each = joules / tokens.max(1) as f64;
+        format!(
+            "energy {joules:>9.2} J   {name}, all processes, {each:.3} J a token of prompt and answer"
+        )
+    };
+    used.iter().map(line).collect()
 }
 
 /// Describes the waits of two devices for each other.

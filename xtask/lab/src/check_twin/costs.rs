@@ -175,11 +175,11 @@ fn fit(points: &[Point]) -> Option<Line> {
 fn solve(mut matrix: [[f64; 4]; 3]) -> [f64; 3] {
     for pivot in 0..3 {
         let of_pivot = matrix[pivot];
-        for row in 0..3 {
-            if row != pivot {
-                let factor = matrix[row][pivot] / of_pivot[pivot];
-                for column in 0..4 {
-                    matrix[row][column] -= factor * of_pivot[column];
+        for (at, row) in matrix.iter_mut().enumerate() {
+            if at != pivot {
+                let factor = row[pivot] / of_pivot[pivot];
+                for (cell, other) in row.iter_mut().zip(of_pivot) {
+                    *cell -= factor * other;
                 }
             }
         }

@@ -149,9 +149,10 @@ fn drawn(args: &Args) -> Trace {
     ] {
         let mut random = Seeded::new(args.seed << 1 | u64::from(class == Class::Reactive));
         let mut at_secs = 0.0;
-        while per_minute > 0.0 {
+        loop {
             at_secs -= (1.0 - random.unit()).ln() * 60.0 / per_minute;
-            if at_secs > args.seconds as f64 {
+            // Without any requests the first never comes.
+            if !at_secs.is_finite() || at_secs > args.seconds as f64 {
                 break;
             }
             let at = Arrival::At(Micros::from_f64(at_secs * 1e6));
@@ -297,15 +298,15 @@ impl Twin {
     fn too_far(&self, latency_percent: f64, occupancy_points: f64) -> Vec<String> {
         let mut far = Vec::new();
         // A missing figure is too far, too.
-        if !(self.latency_error_percent <= latency_percent) {
+        let error = self.latency_error_percent;
+        if error.is_nan() || error > latency_percent {
             far.push(format!(
-                "the mean error of latency is {:.1}%, expected at most {latency_percent}%",
-                self.latency_error_percent
+                "the mean error of latency is {error:.1}%, expected at most {latency_percent}%"
             ));
         }
         for it in &self.lanes {
             let apart = (it.occupancy_percent[0] - it.occupancy_percent[1]).abs();
-            if !(apart <= occupancy_points) {
+            if apart.is_nan() || apart > occupancy_points {
                 far.push(format!(
                     "the {} lane's occupancy is off by {apart:.1} points, expected at most {occupancy_points}",
                     it.lane

@@ -171,8 +171,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     };
     let prediction = arguments.prediction(tokenizer.as_deref())?;
     let mut answer = Answer::new(tokenizer, held.syntax, &eos_ids, arguments);
-    let prompt_tokens = prompt.len();
-    let asked = prompt.clone();
+    let (prompt_tokens, asked) = (prompt.len(), prompt.clone());
     let request = Request {
         tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
         end_tokens,
@@ -199,10 +198,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
             eprintln!("runs   {}", shown(&line));
         }
         stats::print(prompt_tokens, &timing, &status, started);
-        let used = energy.as_mut().map(EnergyMeter::read);
-        for line in stats::energy(&used.unwrap_or_default(), prompt_tokens + timing.generated) {
-            eprintln!("{line}");
-        }
+        stats::print_energy(energy.as_mut(), prompt_tokens + timing.generated);
     }
     if let Some(history) = history {
         history.add(&asked, &answer.token_ids)?;

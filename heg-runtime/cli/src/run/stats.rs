@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use heg_runtime::energy::DomainEnergy;
+use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::{PairStatus, Status};
 
 use crate::options::peak_rss_bytes;
@@ -88,15 +88,14 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
     );
 }
 
-/// Describes the energy of the machine while an answer was made, by domain.
-pub(super) fn energy(used: &[DomainEnergy], tokens: usize) -> Vec<String> {
-    let line = |DomainEnergy { name, joules }: &DomainEnergy| {
+/// Prints the energy of the machine while an answer was made, by domain, if the machine counts it.
+pub(super) fn print_energy(meter: Option<&mut EnergyMeter>, tokens: usize) {
+    for DomainEnergy { name, joules } in meter.map(EnergyMeter::read).unwrap_or_default() {
         let each = joules / tokens.max(1) as f64;
-        format!(
+        eprintln!(
             "energy {joules:>9.2} J   {name}, all processes, {each:.3} J a token of prompt and answer"
-        )
-    };
-    used.iter().map(line).collect()
+        );
+    }
 }
 
 /// Describes the waits of two devices for each other.

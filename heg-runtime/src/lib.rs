@@ -25,6 +25,7 @@
 //! compiler nor its inputs: all it knows of a model is in the bundle.
 
 pub mod auto;
+pub mod energy;
 mod error;
 pub mod fit;
 mod load;

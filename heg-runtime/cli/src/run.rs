@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use heg_runtime::energy::EnergyMeter;
 use heg_runtime::engine::{EndTokens, Engine, Request, ScopeId, Status, Update};
 use heg_runtime::exec::Loader;
 use heg_runtime::{Descent, EngineError, FinishReason, Loaded, RuntimeError};
@@ -170,8 +171,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     };
     let prediction = arguments.prediction(tokenizer.as_deref())?;
     let mut answer = Answer::new(tokenizer, held.syntax, &eos_ids, arguments);
-    let prompt_tokens = prompt.len();
-    let asked = prompt.clone();
+    let (prompt_tokens, asked) = (prompt.len(), prompt.clone());
     let request = Request {
         tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
         end_tokens,
@@ -180,6 +180,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         prediction,
         ..Request::reactive(prompt)
     };
+    let mut energy = EnergyMeter::of_machine().filter(|_| arguments.stats);
     let (reason, timing) = generate(&engine, request, &mut answer)?;
     answer.finish()?;
     let status = engine.status()?;
@@ -197,6 +198,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
             eprintln!("runs   {}", shown(&line));
         }
         stats::print(prompt_tokens, &timing, &status, started);
+        stats::print_energy(energy.as_mut(), prompt_tokens + timing.generated);
     }
     if let Some(history) = history {
         history.add(&asked, &answer.token_ids)?;

@@ -71,6 +71,7 @@ use closing::Closing;
 use connection::Connections;
 use dashboard::StatusCache;
 use flows::Flows;
+use heg_runtime::energy::EnergyMeter;
 use heg_runtime::engine::ScopeId;
 use heg_runtime::verified;
 use heg_state::StateOwner;
@@ -305,7 +306,7 @@ impl State {
             limits,
             superseding: Arc::default(),
             flows: Flows::default(),
-            metrics: Metrics::default(),
+            metrics: Metrics::default().with_energy(EnergyMeter::of_machine()),
             status: StatusCache::default(),
             pace: Pace::default(),
             closing: Closing::default(),

@@ -19,6 +19,7 @@ use super::error::{ApiError, Result};
 use super::held::Held;
 use super::kept_metrics;
 use super::timeline::lane_name;
+use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::Status;
 use heg_sched::{Class, Mechanism};
 
@@ -43,6 +44,8 @@ pub(super) struct Metrics {
     pub(super) connections: Gauge,
     /// The longest time for which the event loop was held.
     pub(super) held: Arc<Held>,
+    /// The machine's counters of energy, if it has any.
+    energy: Mutex<Option<EnergyMeter>>,
 }
 
 /// Counters of a client's requests, together with those of all clients.
@@ -75,6 +78,25 @@ impl Default for ByClass {
 }
 
 impl Metrics {
+    /// Counts the machine's energy from now on.
+    pub(super) fn with_energy(self, meter: Option<EnergyMeter>) -> Self {
+        Self {
+            energy: Mutex::new(meter),
+            ..self
+        }
+    }
+
+    fn register_energy(&self, registry: &mut Registry) {
+        let mut meter = self.energy.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(meter) = meter.as_mut() else { return };
+        let domains = Family::<[(&'static str, String); 1], Counter<f64, AtomicU64>>::default();
+        for DomainEnergy { name, joules } in meter.read() {
+            domains.get_or_create(&[("domain", name)]).inc_by(joules);
+        }
+        let help = "Energy of the machine since the server began, all processes";
+        registry.register_with_unit("energy", help, Unit::Joules, domains);
+    }
+
     /// Returns the counters of a client.
     pub(super) fn of(&self, scope: Scope) -> ClientMetrics {
         let own = matches!(scope, Scope::Client(_)).then(|| {
@@ -101,6 +123,7 @@ impl Metrics {
         held.set(self.held.longest().as_secs_f64());
         let help = "The longest processor time for which one connection held the event loop";
         registry.register_with_unit("event_loop_stall", help, Unit::Seconds, held);
+        self.register_energy(&mut registry);
         register_status(&mut registry, status);
         register_drafts(&mut registry, status);
         if let Some(kept) = &status.kept {
@@ -400,6 +423,24 @@ const SECONDS: [f64; 14] = [
 mod tests {
     use super::*;
     use heg_runtime::engine::{Entry, WaitStatus};
+
+    #[test]
+    fn energy_is_told_where_the_machine_counts_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let zone = folder.path().join("intel-rapl:0");
+        std::fs::create_dir(&zone).unwrap();
+        let write = |name, text| std::fs::write(zone.join(name), text).unwrap();
+        write("name", "package-0\n");
+        write("max_energy_range_uj", "262143328850\n");
+        write("energy_uj", "1000000\n");
+        let metrics = Metrics::default().with_energy(EnergyMeter::open(folder.path()));
+        write("energy_uj", "3500000\n");
+        let text = metrics.text(&Status::default()).unwrap();
+        let line = "heg_energy_joules_total{domain=\"package-0\"} 2.5";
+        assert!(text.lines().any(|it| it == line), "{text}");
+        let text = Metrics::default().text(&Status::default()).unwrap();
+        assert!(!text.contains("joules"), "{text}");
+    }
 
     #[test]
     fn the_engines_figures_are_in_seconds() {

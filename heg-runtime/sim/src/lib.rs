@@ -31,6 +31,7 @@
 //! ```
 
 mod analytic;
+mod bound;
 mod check;
 mod drafts;
 mod duration;
@@ -45,6 +46,7 @@ mod serve;
 mod sheet;
 
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
+pub use bound::{DecodeKernels, Division, LatencyBound, TraceExtent};
 pub use check::{Checked, Rules, SchedulerInvariant, Violation};
 pub use drafts::{DraftRecord, DraftRecordError, DraftRecords, DraftedSteps, SimulatedDrafts};
 pub use duration::duration;

@@ -7,6 +7,7 @@ mod bench_pair;
 mod bench_peers;
 mod bench_serve;
 mod bench_speculation;
+mod check_twin;
 mod evaluate;
 mod goal;
 mod llama_cpp;
@@ -48,6 +49,7 @@ enum Command {
     BenchPeers(bench_peers::Args),
     BenchServe(bench_serve::Args),
     BenchSpeculation(bench_speculation::Args),
+    CheckTwin(check_twin::Args),
     Evaluate(evaluate::Args),
     Performance(bench_peers::page::Args),
     Quality(quality::Args),
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::BenchPeers(args) => bench_peers::run(args),
         Command::BenchServe(args) => bench_serve::run(args),
         Command::BenchSpeculation(args) => bench_speculation::run(args),
+        Command::CheckTwin(args) => check_twin::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Performance(args) => bench_peers::page::run(args),
         Command::Quality(args) => quality::run(args),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::{PairStatus, Status};
 
 use crate::options::peak_rss_bytes;
@@ -85,6 +86,16 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
         "memory {:>9.1} MB  peak resident",
         peak_rss_bytes() as f64 / 1e6
     );
+}
+
+/// Prints the energy of the machine while an answer was made, by domain, if the machine counts it.
+pub(super) fn print_energy(meter: Option<&mut EnergyMeter>, tokens: usize) {
+    for DomainEnergy { name, joules } in meter.map(EnergyMeter::read).unwrap_or_default() {
+        let each = joules / tokens.max(1) as f64;
+        eprintln!(
+            "energy {joules:>9.2} J   {name}, all processes, {each:.3} J a token of prompt and answer"
+        );
+    }
 }
 
 /// Describes the waits of two devices for each other.

@@ -18,6 +18,7 @@ mod explanations;
 mod fault_mutants;
 mod fault_worlds;
 mod faults;
+mod least;
 mod mechanisms;
 mod mutants;
 mod properties;

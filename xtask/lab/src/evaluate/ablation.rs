@@ -97,7 +97,11 @@ fn of_decode() -> Vec<Ablation> {
         of(Mechanism::ReactiveFirstBatch, Tpot, BUSY),
         of(Mechanism::LongestLeftOut, Tpot, long),
         of(Mechanism::PrefillFirst, Ttft, BUSY),
-        of(Mechanism::FusedLayer, Tpot, Regime::at(1.0, 0.0)),
+        of(
+            Mechanism::FusedLayer,
+            Tpot,
+            Regime::at(1.0, 0.0).under(Assumption::FusedLayer),
+        ),
     ]
 }
 
@@ -219,6 +223,24 @@ pub(crate) fn mechanisms(subject: &Subject, records: &[Record]) -> Vec<Mechanism
         });
     }
     lines
+}
+
+/// Mechanisms of the other policies with Agent.xpu's scheduler that never acted in the mixed regime. A whole-layer kernel is
+/// another assumption, and what needs drafts or a second lane of decoding has nothing to do here.
+pub(crate) fn idle_of_others(subject: &Subject, records: &[Record]) -> Vec<String> {
+    let mut idle = Vec::new();
+    for policy in subject.policies.iter().skip(1) {
+        let mut sum = ActivationCounts::default();
+        let of_policy = |r: &&Record| r.policy == policy.name() && r.is_regular();
+        for record in records.iter().filter(of_policy) {
+            sum.add(&record.activations);
+        }
+        let tried = all().into_iter().map(|ablation| ablation.mechanism);
+        let idle_here = tried.filter(|it| *it != Mechanism::FusedLayer && policy.has(*it));
+        let idle_here = idle_here.filter(|it| sum.of(*it) == 0);
+        idle.extend(idle_here.map(|it| format!("{} of {}", it.name(), policy.name())));
+    }
+    idle
 }
 
 fn effect(runs: &Runs<'_>, model: &str, whole: &Contender, ablation: &Ablation) -> Option<Effect> {

@@ -4,6 +4,7 @@ use super::Subject;
 use super::ablation::Regime;
 use super::assumption::Assumption;
 use super::baselines;
+use super::bounds::{self, Bounds};
 use super::record::Record;
 use anyhow::{Context, Result};
 use heg_sched::{ActivationCounts, Class, Mechanism, Micros, Observer};
@@ -102,7 +103,7 @@ impl Case {
     }
 
     /// The trace, the same for every policy and model.
-    fn trace(&self, subject: &Subject) -> Trace {
+    pub(crate) fn trace(&self, subject: &Subject) -> Trace {
         let spec = self.assumption.spec(TraceSpec {
             span: Micros(subject.minutes * 60_000_000),
             reactive_per_minute: self.reactive_rpm,
@@ -157,6 +158,7 @@ impl Case {
             ablated: self.ablated,
             assumption: self.assumption,
             metrics: Metrics::default(),
+            bounds: Bounds::default(),
             prefill_secs: [0.0; 3],
             decode_secs: [0.0; 3],
             active_secs: 0.0,
@@ -166,6 +168,13 @@ impl Case {
             activations: ActivationCounts::default(),
         };
         Ok(empty.note(&run))
+    }
+
+    /// The key of its trace and its machine.
+    pub(crate) fn trace_key(&self) -> impl Eq + std::hash::Hash + Send + use<> {
+        let rates = (self.reactive_rpm.to_bits(), self.proactive_rpm.to_bits());
+        let place = (self.platform, self.benchmark, self.assumption);
+        (place, rates, self.seed)
     }
 
     /// The key that distinguishes it from other cases.
@@ -185,7 +194,9 @@ impl Grid {
     /// The paper's two regimes for every model, policy and seed, each class alone, and `others`.
     pub(crate) fn of(subject: &Subject, others: Vec<Case>) -> Self {
         let mut cases = others;
-        cases.extend(proactive_only(subject));
+        if subject.proactive_alone {
+            cases.extend(proactive_only(subject));
+        }
         for policy in &subject.policies {
             for reactive in MIXED_REACTIVE {
                 for proactive in [0.0].into_iter().chain(MIXED_PROACTIVE) {
@@ -230,7 +241,11 @@ impl Grid {
         let mut records = queue.collect::<Result<Vec<_>>>()?;
         bar.finish_and_clear();
         records.sort_by_key(|(index, _)| *index);
-        Ok(records.into_iter().map(|(_, record)| record).collect())
+        let bounds = bounds::of_cases(subject, &self.cases);
+        let records = records.into_iter().zip(bounds);
+        Ok(records
+            .map(|((_, record), bounds)| Record { bounds, ..record })
+            .collect())
     }
 }
 

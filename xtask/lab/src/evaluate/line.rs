@@ -1,5 +1,8 @@
-//! A line of a comparison with a paper: its figure, ours, and whether ours is at least as good. One type for all
-//! papers.
+//! A line of a comparison with a paper: its figure, ours, and how far they agree. One type for all papers.
+//!
+//! A line is *reached* if ours is within a tolerance of the paper's on both sides, or *better* for a reason that the line
+//! states. What is beyond the paper's figure without such a reason says that our model flatters, and is not reached. Lines
+//! that repeat another, and figures that went into ours or were fitted to, are printed and not counted.
 
 use crate::statistics::Estimate;
 use crate::table::Markdown;
@@ -13,6 +16,7 @@ pub(crate) struct PaperLine {
     pub(crate) model: Option<String>,
     pub(crate) unit: Unit,
     pub(crate) origin: Origin,
+    pub(crate) standing: Standing,
     /// The paper's figure, if it has one.
     pub(crate) paper: Option<Figure>,
     /// Our figure; if `low` and `high` are given, the mean over traces.
@@ -20,18 +24,56 @@ pub(crate) struct PaperLine {
     /// 95% confidence interval, with `high`.
     pub(crate) low: Option<f64>,
     pub(crate) high: Option<f64>,
-    /// Best figure that any scheduler can reach under these anchors, if known.
+    /// Best figure that any scheduler can reach with these kernels, if known.
     pub(crate) bound: Option<f64>,
-    /// Whether the paper's figure is within that bound.
-    pub(crate) reachable: bool,
+    pub(crate) outcome: Outcome,
+    /// Whether the outcome is [`Outcome::Reached`] or [`Outcome::Better`].
     pub(crate) reached: bool,
-    /// Whether the paper has this line; the others are for comparison.
-    pub(crate) paper_line: bool,
-    /// The reason why the paper's figure is not reached, or another remark.
+    /// The reason of the outcome, or another remark.
     pub(crate) note: Option<String>,
     #[serde(skip)]
     pub(crate) better: Better,
 }
+
+/// What a line says about ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Standing {
+    /// The paper measured it, and ours follows from other figures.
+    Counts,
+    /// It is another line times a ratio of the paper's.
+    Repeats,
+    /// The paper's figure goes into ours.
+    Input,
+    /// Ours was fitted to the paper's figure.
+    Fitted,
+    /// The paper does not have it.
+    Ours,
+}
+
+/// How far our figure and the paper's agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Outcome {
+    /// There is nothing to compare with.
+    Beside,
+    /// Within the tolerance, or a goal of ours that is met.
+    Reached,
+    /// Better than the paper's, for the reason in the note.
+    Better,
+    /// Better than the paper's without a reason to be: the model flatters.
+    Beyond,
+    /// Worse than the paper's.
+    Missed,
+    /// Worse than the paper's, which no scheduler could reach with these kernels.
+    Unreachable,
+}
+
+/// Relative difference up to which figures agree. Chosen: what two phones of a kind differ by.
+const TOLERANCE: f64 = 0.1;
+
+/// The same for percentages, in points; at most half of what the paper's leaves of 100.
+const TOLERANCE_POINTS: f64 = 5.0;
 
 /// A figure, or the smallest and the largest of several.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -54,7 +96,7 @@ pub(crate) enum Origin {
 }
 
 /// Whether more or less is better.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Better {
     More,
     Less,
@@ -109,6 +151,14 @@ impl Figure {
         }
     }
 
+    /// The figure, or both ends of a range.
+    fn ends_of(self) -> Vec<f64> {
+        match self {
+            Self::One(figure) => vec![figure],
+            Self::Range(ends) => ends.to_vec(),
+        }
+    }
+
     /// The smallest and the largest of `figures`; NaN without any.
     pub(crate) fn ends(figures: &[f64]) -> [f64; 2] {
         let fold = |f: fn(f64, f64) -> f64| figures.iter().copied().reduce(f).unwrap_or(f64::NAN);
@@ -135,6 +185,19 @@ impl Figure {
     }
 }
 
+impl Standing {
+    /// Words for a table; none for lines that count.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Counts => "",
+            Self::Repeats => "repeats another",
+            Self::Input => "input",
+            Self::Fitted => "fitted",
+            Self::Ours => "not the paper's",
+        }
+    }
+}
+
 impl PaperLine {
     /// A simulated figure without a counterpart in the paper.
     pub(crate) fn beside(name: impl Into<String>, unit: Unit, ours: Figure) -> Self {
@@ -143,20 +206,36 @@ impl PaperLine {
             model: None,
             unit,
             origin: Origin::Simulated,
+            standing: Standing::Ours,
             paper: None,
             ours,
             low: None,
             high: None,
             bound: None,
-            reachable: true,
+            outcome: Outcome::Beside,
             reached: true,
-            paper_line: false,
             note: None,
             better: Better::More,
         }
     }
 
-    /// A line about the mean of `samples`, one per trace.
+    /// A simulated figure beside the paper's.
+    pub(crate) fn compared(
+        name: impl Into<String>,
+        unit: Unit,
+        better: Better,
+        [paper, ours]: [f64; 2],
+    ) -> Self {
+        Self {
+            paper: Some(Figure::One(paper)),
+            standing: Standing::Counts,
+            better,
+            ..Self::beside(name, unit, Figure::One(ours))
+        }
+        .judged()
+    }
+
+    /// The mean of `samples`, one per trace, beside the paper's figure.
     pub(crate) fn of_samples(
         name: String,
         unit: Unit,
@@ -165,81 +244,107 @@ impl PaperLine {
         samples: &[f64],
     ) -> Self {
         let found = Estimate::of(samples);
-        let mut line = Self {
-            paper: Some(Figure::One(paper)),
+        Self {
             low: Some(found.low),
             high: Some(found.high),
-            paper_line: true,
-            better,
-            ..Self::beside(name, unit, Figure::One(found.mean))
-        };
-        line.reached = line.is_as_good(found.mean);
-        line
-    }
-
-    /// A figure that should be at least the paper's; `why` is the reason if it is not.
-    pub(crate) fn at_least(
-        name: impl Into<String>,
-        unit: Unit,
-        [paper, ours]: [f64; 2],
-        why: &str,
-    ) -> Self {
-        Self {
-            paper: Some(Figure::One(paper)),
-            paper_line: true,
-            ..Self::beside(name, unit, Figure::One(ours))
+            ..Self::compared(name, unit, better, [paper, found.mean])
         }
-        .reaching(ours >= paper, why)
     }
 
-    /// A figure that should be at most the paper's; `why` is the reason if it is not.
-    pub(crate) fn at_most(
-        name: impl Into<String>,
-        unit: Unit,
-        [paper, ours]: [f64; 2],
-        why: &str,
-    ) -> Self {
-        Self {
-            better: Better::Less,
-            ..Self::at_least(name, unit, [paper, ours], why)
-        }
-        .reaching(ours <= paper, why)
-    }
-
-    /// Ratios that should be at least the paper's, at both ends of the range.
-    pub(crate) fn gain(
-        name: String,
-        paper: [f64; 2],
-        ours: &[f64],
-        origin: Origin,
-        why: &str,
-    ) -> Self {
-        let [least, most] = Figure::ends(ours);
+    /// Ratios beside the paper's range; both ends have to agree.
+    pub(crate) fn gain(name: String, paper: [f64; 2], ours: &[f64], origin: Origin) -> Self {
         Self {
             origin,
             paper: Some(Figure::Range(paper)),
-            paper_line: true,
-            ..Self::beside(name, Unit::Times, Figure::Range([least, most]))
+            standing: Standing::Counts,
+            ..Self::beside(name, Unit::Times, Figure::Range(Figure::ends(ours)))
         }
-        .reaching(least >= paper[0] && most >= paper[1], why)
+        .judged()
     }
 
-    /// Sets the outcome, and the reason if the goal is not reached.
-    pub(crate) fn reaching(self, reached: bool, why: &str) -> Self {
+    /// Makes it a goal of ours.
+    pub(crate) fn wanted(self, is_met: bool, note: impl Into<String>) -> Self {
+        let outcome = if is_met {
+            Outcome::Reached
+        } else {
+            Outcome::Missed
+        };
         Self {
-            reached,
-            note: (!reached).then(|| why.to_owned()),
+            note: Some(note.into()),
+            ..self.with(outcome)
+        }
+    }
+
+    fn with(self, outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            reached: matches!(
+                outcome,
+                Outcome::Beside | Outcome::Reached | Outcome::Better
+            ),
             ..self
         }
     }
 
-    /// Whether a figure is at least as good as the paper's.
-    fn is_as_good(&self, figure: f64) -> bool {
-        let paper = self.paper.map_or(f64::NAN, Figure::least);
-        match self.better {
-            Better::More => figure >= paper,
-            Better::Less => figure <= paper,
+    /// Compares the figures.
+    fn judged(self) -> Self {
+        let Some(paper) = self.paper else {
+            return self;
+        };
+        let pairs = paper.ends_of().into_iter().zip(self.ours.ends_of());
+        let ends: Vec<Outcome> = pairs.map(|(paper, ours)| self.end(paper, ours)).collect();
+        let has = |outcome| ends.contains(&outcome);
+        let outcome = match () {
+            () if has(Outcome::Missed) => Outcome::Missed,
+            () if has(Outcome::Beyond) => Outcome::Beyond,
+            () => Outcome::Reached,
+        };
+        self.with(outcome)
+    }
+
+    fn end(&self, paper: f64, ours: f64) -> Outcome {
+        let ahead = match self.better {
+            Better::More => ours - paper,
+            Better::Less => paper - ours,
+        };
+        let tolerance = match self.unit {
+            Unit::Percent => TOLERANCE_POINTS.min((100.0 - paper).abs() / 2.0),
+            _ => TOLERANCE * paper.abs(),
+        };
+        match ahead {
+            _ if ahead.abs() <= tolerance => Outcome::Reached,
+            _ if ahead > 0.0 => Outcome::Beyond,
+            // A missing figure is not good.
+            _ => Outcome::Missed,
         }
+    }
+
+    /// Gives the reason why the paper's figure is missed, if it is.
+    pub(crate) fn missed_since(self, why: &str) -> Self {
+        match self.outcome {
+            Outcome::Missed | Outcome::Unreachable => self.noting(why.to_owned()),
+            _ => self,
+        }
+    }
+
+    /// Gives the reason why ours is better than the paper's, if it is.
+    pub(crate) fn better_since(self, why: &str) -> Self {
+        match self.outcome {
+            Outcome::Beyond => self.with(Outcome::Better).noting(why.to_owned()),
+            _ => self,
+        }
+    }
+
+    /// Says in what way the model flatters ours, if it does.
+    pub(crate) fn beyond_since(self, why: &str) -> Self {
+        match self.outcome {
+            Outcome::Beyond => self.noting(why.to_owned()),
+            _ => self,
+        }
+    }
+
+    pub(crate) fn standing(self, standing: Standing) -> Self {
+        Self { standing, ..self }
     }
 
     pub(crate) fn of_model(self, model: &str) -> Self {
@@ -248,17 +353,17 @@ impl PaperLine {
     }
 
     /// Sets the best figure that any scheduler can reach.
-    pub(crate) fn bounded(mut self, bound: f64) -> Self {
-        self.reachable = self.reached || self.is_as_good(bound);
-        self.bound = Some(bound);
-        self
-    }
-
-    /// Marks the line as not in the paper.
-    pub(crate) fn ours_only(self) -> Self {
-        Self {
-            paper_line: false,
+    pub(crate) fn bounded(self, bound: f64) -> Self {
+        let paper = self.paper.map_or(f64::NAN, Figure::least);
+        let unreachable =
+            self.outcome == Outcome::Missed && self.end(paper, bound) == Outcome::Missed;
+        let line = Self {
+            bound: Some(bound),
             ..self
+        };
+        match unreachable {
+            true => line.with(Outcome::Unreachable),
+            false => line,
         }
     }
 
@@ -280,26 +385,57 @@ impl PaperLine {
         }
     }
 
-    /// The verdict as text; for a mean, with its distance from the goal.
+    /// The outcome as text, with the distance of single figures.
     pub(crate) fn verdict(&self) -> String {
-        let (paper, ours) = (
-            self.paper.map_or(f64::NAN, Figure::least),
-            self.ours.least(),
-        );
-        let short = match self.better {
-            Better::More => paper - ours,
-            Better::Less => ours - paper,
-        };
-        match (self.reached, self.reachable) {
-            (true, _) => "yes".to_owned(),
-            (false, false) => "unreachable under these anchors".to_owned(),
-            (false, true) if self.low.is_none() => "**no**".to_owned(),
-            (false, true) if self.unit == Unit::Percent => {
-                format!("**missed** by {short:.1} points")
+        let apart = match (self.paper, self.ours) {
+            (Some(Figure::One(paper)), Figure::One(ours)) => {
+                let apart = (paper - ours).abs();
+                match self.unit {
+                    Unit::Percent => format!(" by {apart:.1} points"),
+                    unit => format!(" by {}", unit.show(apart)),
+                }
             }
-            (false, true) => format!("**missed** by {}", self.unit.show(short)),
+            _ => String::new(),
+        };
+        match self.outcome {
+            Outcome::Beside => "–".to_owned(),
+            Outcome::Reached => "yes".to_owned(),
+            Outcome::Better => format!("better{apart}"),
+            Outcome::Beyond => format!("beyond it{apart}"),
+            Outcome::Missed => format!("**missed**{apart}"),
+            Outcome::Unreachable => format!("missed{apart}; no scheduler could"),
         }
     }
+}
+
+/// Counts lines by their outcomes, in sentences.
+pub(crate) fn count(lines: &[PaperLine]) -> String {
+    let of = |outcome| {
+        let counted = lines
+            .iter()
+            .filter(|line| line.standing == Standing::Counts);
+        counted.filter(|line| line.outcome == outcome).count()
+    };
+    let standing = |standing| {
+        let lines = lines.iter().filter(|line| line.standing == standing);
+        lines.count()
+    };
+    format!(
+        "Of the paper's {} lines that count {} are reached within {:.0}% ({:.0} points of a percentage, at most half of what \
+         it leaves of 100), {} are better for the reason given, {} are beyond the paper's without one (the model flatters), {} are missed, and {} \
+         no scheduler could reach. Not counted: {} repeat another by a fixed ratio, {} are inputs, {} were fitted.\n",
+        standing(Standing::Counts),
+        of(Outcome::Reached),
+        100.0 * TOLERANCE,
+        TOLERANCE_POINTS,
+        of(Outcome::Better),
+        of(Outcome::Beyond),
+        of(Outcome::Missed),
+        of(Outcome::Unreachable),
+        standing(Standing::Repeats),
+        standing(Standing::Input),
+        standing(Standing::Fitted)
+    )
 }
 
 /// Formats the lines as a Markdown table. Columns that are the same in each line are left out.
@@ -311,13 +447,14 @@ pub(crate) fn table(lines: &[PaperLine]) -> String {
         ("figure", true),
         ("model", has_models),
         ("origin", has_origins),
+        ("standing", true),
         ("paper", true),
         ("ours", true),
         ("bound", has_bounds),
         ("reached", true),
         ("note", true),
     ];
-    let shown = |cells: [String; 8]| {
+    let shown = |cells: [String; 9]| {
         let cells = cells.into_iter().zip(columns);
         cells.filter_map(|(cell, (_, shown))| shown.then_some(cell))
     };
@@ -329,6 +466,7 @@ pub(crate) fn table(lines: &[PaperLine]) -> String {
             line.name.clone(),
             line.model.clone().unwrap_or("all".to_owned()),
             line.origin.name().to_owned(),
+            line.standing.name().to_owned(),
             figure(line.paper),
             line.show(),
             figure(line.bound.map(Figure::One)),
@@ -340,42 +478,4 @@ pub(crate) fn table(lines: &[PaperLine]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn verdicts_say_how_far_behind_and_what_is_out_of_reach() {
-        let line = |unit, better, paper, ours: f64| {
-            PaperLine::of_samples("x".to_owned(), unit, better, paper, &[ours, ours])
-        };
-        let less = line(Unit::Secs, Better::Less, 0.1, 0.25);
-        assert_eq!(less.verdict(), "**missed** by 0.150 s");
-        assert_eq!(less.show(), "0.250 s ± 0.000 s");
-        let more = line(Unit::Percent, Better::More, 19.0, 19.0);
-        assert_eq!(more.clone().bounded(20.0).verdict(), "yes");
-        let far = line(Unit::Percent, Better::More, 92.0, 57.0);
-        assert_eq!(
-            far.clone().bounded(93.0).verdict(),
-            "**missed** by 35.0 points"
-        );
-        let far = far.bounded(59.0);
-        assert_eq!(far.verdict(), "unreachable under these anchors");
-        assert!(!far.reachable && !far.reached);
-        // A missing figure is not good.
-        assert!(!line(Unit::Secs, Better::Less, 0.1, f64::NAN).reached);
-    }
-
-    #[test]
-    fn both_ends_of_a_range_have_to_be_reached() {
-        let line = |ours: &[f64]| {
-            let origin = Origin::Simulated;
-            PaperLine::gain("x".to_owned(), [1.1, 2.0], ours, origin, "because")
-        };
-        assert!(line(&[2.5, 1.2]).reached);
-        assert_eq!(line(&[2.5, 1.2]).note, None);
-        assert_eq!(line(&[2.5, 1.2]).show(), "1.20–2.50×");
-        assert!(!line(&[1.5, 1.2]).reached);
-        assert_eq!(line(&[1.0, 2.5]).note.as_deref(), Some("because"));
-        assert!(!line(&[]).reached);
-    }
-}
+mod tests;

@@ -8,12 +8,15 @@
 mod ablation;
 mod assumption;
 mod baselines;
+mod batching;
+mod bounds;
 mod chart;
 mod cited;
 mod figures;
 mod gantt;
 mod grid;
 mod heterollm;
+mod lengths;
 mod line;
 mod paper;
 mod record;
@@ -90,16 +93,20 @@ pub(crate) struct Args {
     /// agent-xpu:llama-3.2-3b:3+6
     #[arg(long, value_name = "POLICY:MODEL:REACTIVE+PROACTIVE")]
     trace: Vec<String>,
+    /// Leave out proactive requests alone, and so how many of them policies sustain: half of the runs
+    #[arg(long)]
+    mixed_only: bool,
     /// Leave out ablations, further baselines and other assumptions, and do not ask whether every mechanism acts
     #[arg(long)]
     no_ablation: bool,
 }
 
-const DEFAULT_POLICIES: [&str; 4] = [
+const DEFAULT_POLICIES: [&str; 5] = [
     "agent-xpu",
     "igpu-continuous-batching",
     "serial-npu-igpu",
     "cpu-continuous-batching",
+    "agent-xpu-v1",
 ];
 
 const AFTER_HELP: &str = "\
@@ -140,6 +147,8 @@ pub(crate) struct Subject {
     pub(crate) spacing: Spacing,
     /// Seeds, with one trace for each pair of rates.
     pub(crate) seeds: Range<u64>,
+    /// Whether proactive requests are served alone, too.
+    pub(crate) proactive_alone: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -185,7 +194,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         begin.elapsed().as_secs_f64(),
         out.display()
     );
-    let idle = report::idle(&summary.mechanisms);
+    let passed = bounds::passed(&records);
+    if !passed.is_empty() {
+        let fail = format!("runs that passed a lower bound: {}", passed.join("; "));
+        return Err(Fail::check(fail).into());
+    }
+    let mut idle: Vec<String> = report::idle(&summary.mechanisms);
+    idle.extend(ablation::idle_of_others(&subject, &records));
     if !idle.is_empty() && !args.no_ablation {
         let fail = Fail::check(format!("mechanisms that never acted: {}", idle.join(", ")));
         return Err(fail
@@ -251,6 +266,7 @@ fn subject(args: &Args, workloads: Option<&Path>) -> Result<Subject> {
             false => Spacing::Poisson,
         },
         seeds: args.first_seed..args.first_seed + args.seeds,
+        proactive_alone: !args.mixed_only,
     })
 }
 

@@ -1,6 +1,7 @@
 //! One run's figures, as in `summary.json`.
 
 use super::assumption::Assumption;
+use super::bounds::Bounds;
 use super::runs::Place;
 use heg_sched::{ActivationCounts, Mechanism};
 use heg_sim::{Metrics, Run};
@@ -27,6 +28,8 @@ pub(crate) struct Record {
     #[serde(serialize_with = "assumption_name")]
     pub(crate) assumption: Assumption,
     pub(crate) metrics: Metrics,
+    /// What no scheduler could pass on this trace.
+    pub(crate) bounds: Bounds,
     /// Time that each lane ran, in s: NPU, iGPU, CPU.
     pub(crate) prefill_secs: [f64; 3],
     pub(crate) decode_secs: [f64; 3],
@@ -104,6 +107,12 @@ pub(crate) enum RunFigure {
     /// Normalised latency: the ratio of means, and the mean of the ratios per request.
     PerToken,
     PerTokenOfEach,
+    /// Lower bounds over all schedulers: of the reactive mean, of the same with whole kernels, of the proactive mean, of
+    /// normalised latency.
+    ReactiveBound,
+    ReactiveWholeBound,
+    ProactiveBound,
+    PerTokenBound,
     Preemption,
     LongestPreemption,
     LongestKernel,
@@ -138,6 +147,10 @@ impl RunFigure {
             Self::Power => "W",
             Self::PerToken => "s/token",
             Self::PerTokenOfEach => "s/token of each",
+            Self::ReactiveBound => "reactive bound",
+            Self::ReactiveWholeBound => "reactive bound with whole kernels",
+            Self::ProactiveBound => "proactive bound",
+            Self::PerTokenBound => "s/token bound",
             Self::Preemption => "preemption",
             Self::LongestPreemption => "longest preemption",
             Self::LongestKernel => "longest kernel",
@@ -161,6 +174,10 @@ impl RunFigure {
             Self::Power => record.energy_joules / record.active_secs,
             Self::PerToken => metrics.all.secs_per_token,
             Self::PerTokenOfEach => metrics.all.secs_per_token_of_each,
+            Self::ReactiveBound => record.bounds.reactive_secs,
+            Self::ReactiveWholeBound => record.bounds.reactive_whole_secs,
+            Self::ProactiveBound => record.bounds.proactive_secs,
+            Self::PerTokenBound => record.bounds.secs_per_token,
             Self::Preemption => metrics.preemption_secs_mean,
             Self::LongestPreemption => metrics.preemption_secs_max,
             Self::LongestKernel => metrics.longest_kernel_secs,

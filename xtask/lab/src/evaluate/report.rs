@@ -4,7 +4,6 @@ use super::Subject;
 use super::ablation::MechanismLine;
 use super::line::{self, PaperLine};
 use crate::table::Markdown;
-use std::fmt::Write;
 
 /// The comparison line by line.
 pub(crate) fn comparison(subject: &Subject, lines: &[PaperLine]) -> String {
@@ -15,28 +14,14 @@ pub(crate) fn comparison(subject: &Subject, lines: &[PaperLine]) -> String {
          Agent.xpu v2, sections 6.2 to 6.4. Ours are simulated: NPU times are the vendor compiler's, iGPU and CPU\n\
          times follow from the anchors in the SoC file. Means of {} traces with their 95% confidence intervals. Rates are\n\
          reactive+proactive requests a minute. {}\n\
-         The bound of a reduction is what the requests would take alone on the\n\
-         machine: no scheduler can pass it by much. Lines with * are not the paper's.\n\n",
+         The bound of a line is what no scheduler could pass on these traces, with these kernels: see the table of policies\n\
+         beside it.\n\n",
         subject.seeds.clone().count(),
         subject.requests
     );
-    let marked = lines.iter().map(|line| PaperLine {
-        name: match line.paper_line {
-            true => line.name.clone(),
-            false => format!("{} *", line.name),
-        },
-        ..line.clone()
-    });
-    text += &line::table(&marked.collect::<Vec<_>>());
-    let of_paper = || lines.iter().filter(|line| line.paper_line);
-    let reached = of_paper().filter(|line| line.reached).count();
-    let beyond = of_paper().filter(|line| !line.reachable).count();
-    let _ = writeln!(
-        text,
-        "\nOf the paper's {} lines {reached} are reached, {beyond} are out of reach under these anchors, and {} are missed.",
-        of_paper().count(),
-        of_paper().count() - reached - beyond
-    );
+    text += &line::table(lines);
+    text.push('\n');
+    text += &line::count(lines);
     text
 }
 
@@ -76,7 +61,7 @@ pub(crate) fn mechanisms(mechanisms: &[MechanismLine]) -> String {
 }
 
 /// Names of the policy's mechanisms that never acted.
-pub(crate) fn idle(mechanisms: &[MechanismLine]) -> Vec<&'static str> {
+pub(crate) fn idle(mechanisms: &[MechanismLine]) -> Vec<String> {
     let idle = mechanisms.iter().filter(|it| it.activations == 0);
-    idle.map(|it| it.name).collect()
+    idle.map(|it| it.name.to_owned()).collect()
 }

@@ -3,7 +3,7 @@
 use super::Subject;
 use super::assumption::Assumption;
 use super::grid::PROACTIVE_ONLY;
-use super::line::{Better, PaperLine, Unit};
+use super::line::{Better, PaperLine, Standing, Unit};
 use super::record::RunFigure;
 use super::runs::{Place, Runs};
 use crate::statistics::Estimate;
@@ -80,24 +80,25 @@ pub(crate) fn lines(
 ) -> Vec<PaperLine> {
     let mut lines = Vec::new();
     for limit in LIMITS {
-        for (reading, figure) in READINGS {
+        for (place, (reading, figure)) in READINGS.into_iter().enumerate() {
             let ratios = ratios(subject, runs, against, figure, limit);
             let mean = |samples: &Vec<f64>| Estimate::of(samples).mean;
             let least = ratios.iter().min_by(|a, b| mean(a).total_cmp(&mean(b)));
             let most = ratios.iter().max_by(|a, b| mean(a).total_cmp(&mean(b)));
-            for (end, paper, found) in [("least", paper[0], least), ("most", paper[1], most)] {
+            let ends = [("least", paper[0], least), ("most", paper[1], most)];
+            for (end, paper, found) in ends.into_iter().filter(|(_, paper, _)| !paper.is_nan()) {
                 let name = format!(
                     "proactive-only rate sustained at {limit:.1} s/token ({reading}), against {against}: {end}"
                 );
                 let samples = found.map_or(&[][..], Vec::as_slice);
                 let line = PaperLine::of_samples(name, Unit::Times, Better::More, paper, samples)
                     .noting(format!("it gives in on {} benchmarks", ratios.len()));
-                // The paper reads its curves at 1.0.
-                lines.push(if limit == LIMITS[0] {
-                    line
-                } else {
-                    line.ours_only()
-                });
+                // The paper reads its curves at 1.0, in one of the two ways.
+                lines.push(line.standing(match (limit == LIMITS[0], place) {
+                    (true, 0) => Standing::Counts,
+                    (true, _) => Standing::Repeats,
+                    (false, _) => Standing::Ours,
+                }));
             }
         }
     }

@@ -2,12 +2,12 @@
 
 use super::ablation::{self, Regime};
 use super::assumption::Assumption;
-use super::baselines;
 use super::grid::{COMPARED_PROACTIVE, MIXED_PROACTIVE, MIXED_REACTIVE};
 use super::paper::{IGPU, reductions};
 use super::record::{Record, RunFigure};
 use super::runs::{Place, Runs};
 use super::{Subject, sustained};
+use super::{baselines, batching, bounds, lengths};
 use crate::statistics::Estimate;
 use crate::table::Markdown;
 use anyhow::Result;
@@ -63,8 +63,11 @@ fn flatten(path: &str, value: &Value, row: &mut Vec<(String, String)>) {
 pub(crate) fn markdown(subject: &Subject, records: &[Record]) -> String {
     let runs = Runs::of(subject, records);
     let mut text = setup(subject);
+    text += &lengths::table(subject);
+    text += &batching::table(subject);
     sustained(subject, &runs, &mut text);
     mixed(subject, &runs, &mut text);
+    text += &bounds::table(subject, &runs);
     further_baselines(subject, &runs, &mut text);
     assumptions(subject, &runs, &mut text);
     ablations(subject, &runs, &mut text);
@@ -94,6 +97,9 @@ fn setup(subject: &Subject) -> String {
 }
 
 fn sustained(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
+    if !subject.proactive_alone {
+        return;
+    }
     text.push_str("\n## Proactive requests alone: sustained requests a minute\n\n");
     text.push_str(
         "At normalised latencies of 1.0 and 0.1 s/token, as mean by mean and as the mean of each request's; `>` where the\n\

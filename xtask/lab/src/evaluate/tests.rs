@@ -18,6 +18,7 @@ fn small() -> Subject {
         minutes: 2,
         chunk: 256,
         flows: false,
+        mixed_only: false,
         trace: Vec::new(),
         no_ablation: true,
     };
@@ -144,7 +145,9 @@ fn a_report_has_lines_and_mechanisms() {
         panic!("{reduction:?}");
     };
     assert!(reduction.low.unwrap() <= ours && ours <= reduction.high.unwrap());
+    // No scheduler could do better, and none of these runs does.
     assert!(reduction.bound.unwrap() > ours);
+    assert_eq!(bounds::passed(&records), Vec::<String>::new());
     let mechanisms = ablation::mechanisms(&subject, &records);
     let preemption = &mechanisms[0];
     assert!(preemption.on && preemption.activations > 0);
@@ -155,18 +158,10 @@ fn a_report_has_lines_and_mechanisms() {
         text.contains("| llama-3.2-3b | 3+6 | agent-xpu |"),
         "{text}"
     );
+    assert!(text.contains("no scheduler could pass"), "{text}");
     let json = serde_json::to_value(&lines[0]).unwrap();
     let fields = [
-        "name",
-        "model",
-        "paper",
-        "ours",
-        "low",
-        "high",
-        "bound",
-        "reachable",
-        "reached",
-        "paper_line",
+        "name", "model", "paper", "ours", "low", "high", "bound", "outcome", "reached", "standing",
     ];
     assert!(
         fields.iter().all(|field| json.get(field).is_some()),

@@ -1,6 +1,6 @@
 //! The lines of the comparison, in the order of the paper's sections.
 
-use super::super::line::{Figure, PaperLine, Unit};
+use super::super::line::{Better, Figure, PaperLine, Standing, Unit};
 use super::figures::figures;
 use super::machine::{MODELS, Machine, ModelShapes, Spent};
 use super::pass::{Way, decode, prefill};
@@ -23,6 +23,31 @@ const GPU_RATE: &str = "the GPU multiplies at the 1 TFLOP/s that the introductio
 const BOTH: &str = "both devices compute at once as fast as each alone, and that is the bound";
 const FIXED: &str = "a hand-over costs the same in every model here, as copies do by section 3.1: what the paper gains with 7B beyond \
                      8B it does not explain";
+
+const ALONE: &str = "each device computes beside the other as fast as alone here, but for the memory that they share";
+const NO_WASTE: &str =
+    "cuts cost nothing here but the hand-over, and pieces are as fast as their share of a product";
+
+/// A figure of which more is better; `why` is the reason if it is less.
+fn at_least(name: impl Into<String>, unit: Unit, figures: [f64; 2], why: &str) -> PaperLine {
+    PaperLine::compared(name, unit, Better::More, figures).missed_since(why)
+}
+
+/// A figure of which less is better; `why` is the reason if it is more.
+fn at_most(name: impl Into<String>, unit: Unit, figures: [f64; 2], why: &str) -> PaperLine {
+    PaperLine::compared(name, unit, Better::Less, figures).missed_since(why)
+}
+
+/// Another engine by the paper's ratio to it: our speed by the paper's speed of the engine.
+fn of_engine(name: String, figures: [f64; 2]) -> PaperLine {
+    at_least(
+        name,
+        Unit::Times,
+        figures,
+        "as the speed that it is taken from",
+    )
+    .standing(Standing::Repeats)
+}
 
 /// The model with this name.
 pub(super) fn model(name: &str) -> Result<ModelShapes> {
@@ -72,15 +97,21 @@ fn mean(figures: &[f64]) -> f64 {
 
 /// All lines about the paper's machine.
 pub(super) fn all(machine: &Machine) -> Result<Vec<PaperLine>> {
-    let mut lines = aligned(machine)?;
-    lines.extend(aligned_cut(machine)?);
-    lines.extend(aligned_speeds(machine)?);
-    lines.extend(misaligned(machine)?);
-    lines.extend(decoding(machine)?);
-    lines.extend(synchronised(machine)?);
-    lines.extend(game(machine)?);
-    lines.extend(power(machine)?);
-    Ok(lines)
+    let sections = [
+        (aligned(machine)?, ALONE),
+        (aligned_cut(machine)?, ALONE),
+        (aligned_speeds(machine)?, ALONE),
+        (misaligned(machine)?, NO_WASTE),
+        (decoding(machine)?, NO_WASTE),
+        (synchronised(machine)?, FIXED),
+        (game(machine)?, ALONE),
+        (power(machine)?, ALONE),
+    ];
+    let lines = sections.into_iter().flat_map(|(lines, flatters)| {
+        let lines = lines.into_iter();
+        lines.map(move |line| line.beyond_since(flatters))
+    });
+    Ok(lines.collect())
 }
 
 /// Prompts of static sizes, with layers placed on devices (5.2.1).
@@ -96,17 +127,13 @@ fn aligned(machine: &Machine) -> Result<Vec<PaperLine>> {
         let name = format!(
             "prompt of 256, 8B, layers placed, against {engine} by the paper's speed of it"
         );
-        let why = "layers placed are slower than the paper's";
-        lines.push(PaperLine::at_least(
-            name,
-            Times,
-            [paper, paper * layer / theirs],
-            why,
-        ));
+        // The speed of placed layers is what `matrix_units` was fitted to.
+        let line = of_engine(name, [paper, paper * layer / theirs]);
+        lines.push(line.standing(Standing::Fitted));
     }
     let ours = layer / speeds.prefill(large, 256, (Way::Second, FAST))?;
     let name = "prompt of 256, 8B, layers placed, against the GPU alone";
-    lines.push(PaperLine::at_least(
+    lines.push(at_least(
         name,
         Times,
         [*says.layer_over_second_256, ours],
@@ -132,7 +159,7 @@ fn aligned_cut(machine: &Machine) -> Result<Vec<PaperLine>> {
         Figure::One(mean(&gains)),
     ));
     let name = "tensors cut against layers placed, 8B, mean at 64, 256, 1024";
-    lines.push(PaperLine::at_least(
+    lines.push(at_least(
         name,
         Times,
         [
@@ -142,7 +169,7 @@ fn aligned_cut(machine: &Machine) -> Result<Vec<PaperLine>> {
         BOTH,
     ));
     let name = "tensors cut against layers placed, 8B, at 32";
-    lines.push(PaperLine::at_least(
+    lines.push(at_least(
         name,
         Times,
         [says.tensor_over_layer[1], speeds.gain(large, &[32], ways)?],
@@ -159,7 +186,7 @@ fn aligned_speeds(machine: &Machine) -> Result<Vec<PaperLine>> {
     let large = model("llama-3-8b")?;
     let mut lines = Vec::new();
     let tensor = speeds.prefill(large, 1024, (Way::Tensor, FAST))?;
-    lines.push(PaperLine::at_least(
+    lines.push(at_least(
         "prompt of 1024, 8B, tensors cut",
         TokensPerSec,
         [*says.tensor_1024, tensor],
@@ -168,15 +195,10 @@ fn aligned_speeds(machine: &Machine) -> Result<Vec<PaperLine>> {
     for (engine, paper) in says.tensor_gains_1024.iter().cloned() {
         let name =
             format!("prompt of 1024, 8B, tensors cut, against {engine} by the paper's speed of it");
-        lines.push(PaperLine::at_least(
-            name,
-            Times,
-            [paper, paper * tensor / *says.tensor_1024],
-            BOTH,
-        ));
+        lines.push(of_engine(name, [paper, paper * tensor / *says.tensor_1024]));
     }
     let small = speeds.prefill(model("internlm2-1.8b")?, 256, (Way::Tensor, FAST))?;
-    lines.push(PaperLine::at_least(
+    lines.push(at_least(
         "prompt of 256, 1.8B, tensors cut",
         TokensPerSec,
         [says.internlm_256[0], small],
@@ -184,16 +206,11 @@ fn aligned_speeds(machine: &Machine) -> Result<Vec<PaperLine>> {
     ));
     let [paper, other] = *says.internlm_256;
     let name = "prompt of 256, 1.8B, tensors cut, against mllm-npu by the paper's speed of it";
-    lines.push(PaperLine::at_least(
-        name,
-        Times,
-        [paper / other, small / other],
-        BOTH,
-    ));
+    lines.push(of_engine(name.to_owned(), [paper / other, small / other]));
     let ways = [(Way::Tensor, FAST), (Way::Second, FAST)];
     let ours = speeds.gain(model("llama-3.2-3b")?, &LENGTHS, ways)?;
     let name = "tensors cut against the GPU alone, 3B, mean at 64, 256, 1024";
-    lines.push(PaperLine::at_least(
+    lines.push(at_least(
         name,
         Times,
         [*says.tensor_over_second_3b, ours],
@@ -229,7 +246,7 @@ fn misaligned(machine: &Machine) -> Result<Vec<PaperLine>> {
     ];
     for ((way, name, why), paper) in ways.into_iter().zip(*says.odd_525) {
         let name = format!("prompt of 525, 8B, tensors cut against {name}");
-        lines.push(PaperLine::at_least(
+        lines.push(at_least(
             name,
             Unit::Times,
             [paper, against(way, &[525])?],
@@ -238,7 +255,7 @@ fn misaligned(machine: &Machine) -> Result<Vec<PaperLine>> {
     }
     let ours = against(Way::Padding, &PAST_SIZES)?;
     let name = "tensors cut against padding just past a size, 8B, mean at 66, 132, 263, 525";
-    lines.push(PaperLine::at_least(
+    lines.push(at_least(
         name,
         Unit::Times,
         [*says.past_a_size, ours],
@@ -254,7 +271,7 @@ fn misaligned(machine: &Machine) -> Result<Vec<PaperLine>> {
     {
         let name = format!("time saved over the pipe at five odd lengths, 8B, the {end}");
         let why = "a length just below a size fills it, and the second device adds no more than at a size";
-        lines.push(PaperLine::at_least(
+        lines.push(at_least(
             name,
             Unit::Percent,
             [100.0 * paper, 100.0 * ours],
@@ -275,22 +292,12 @@ fn decoding(machine: &Machine) -> Result<Vec<PaperLine>> {
         let tensor = speeds.decode(model, (Way::Tensor, FAST))?;
         let ours = tensor / speeds.decode(model, (Way::Second, FAST))?;
         let what = format!("decoding, {name}, tensors cut");
-        lines.push(PaperLine::at_least(
-            &what,
-            Unit::TokensPerSec,
-            [paper, tensor],
-            why,
-        ));
+        lines.push(at_least(&what, Unit::TokensPerSec, [paper, tensor], why));
         let name = format!("{what}, against the GPU alone");
-        lines.push(PaperLine::at_least(name, Unit::Times, [gain, ours], why));
+        lines.push(at_least(name, Unit::Times, [gain, ours], why));
         for (_, engine, gain) in says.decode_gains.iter().filter(|(of, ..)| of == model.name) {
             let name = format!("{what}, against {engine} by the paper's speed of it");
-            lines.push(PaperLine::at_least(
-                name,
-                Unit::Times,
-                [*gain, gain * tensor / paper],
-                why,
-            ));
+            lines.push(of_engine(name, [*gain, gain * tensor / paper]));
         }
     }
     let large = model("llama-3-8b")?;
@@ -301,12 +308,8 @@ fn decoding(machine: &Machine) -> Result<Vec<PaperLine>> {
         let drawn = drawn(machine, large, way)?;
         let name = format!("drawn by the products of a token, 8B, {name}");
         let why = "while a result is handed over, and while one device waits for the other, less is drawn: the file's 59.1 GB/s are what both draw at work";
-        lines.push(PaperLine::at_least(
-            name,
-            Unit::GigabytesPerSec,
-            [paper, drawn],
-            why,
-        ));
+        let line = at_least(name, Unit::GigabytesPerSec, [paper, drawn], why);
+        lines.push(line.standing(Standing::Input));
     }
     Ok(lines)
 }
@@ -332,7 +335,7 @@ fn synchronised(machine: &Machine) -> Result<Vec<PaperLine>> {
             let ours = speeds.gain(model(&name)?, &LENGTHS, [(way, FAST), (way, PLAIN)])?;
             let name =
                 format!("fast synchronisation in prompts, {name}, {what}, mean at 64, 256, 1024");
-            lines.push(PaperLine::at_least(name, Unit::Times, [paper, ours], FIXED));
+            lines.push(at_least(name, Unit::Times, [paper, ours], FIXED));
         }
     }
     let large = model("llama-3-8b")?;
@@ -342,18 +345,18 @@ fn synchronised(machine: &Machine) -> Result<Vec<PaperLine>> {
     ] {
         let ours = speeds.prefill(large, 256, (Way::Tensor, sync))?;
         let name = format!("prompt of 256, 8B, tensors cut, {name} synchronisation");
-        lines.push(PaperLine::at_least(
-            name,
-            Unit::TokensPerSec,
-            [paper, ours],
-            FIXED,
-        ));
+        let line = at_least(name, Unit::TokensPerSec, [paper, ours], FIXED);
+        // What a plain hand-over takes was fitted to the difference of both.
+        lines.push(match sync {
+            Synchronisation::Plain => line.standing(Standing::Fitted),
+            Synchronisation::Fast => line,
+        });
     }
     for (name, paper) in says.fast_decode.iter().cloned() {
         let speed = |sync| speeds.decode(model(&name)?, (Way::Tensor, sync));
         let ours = speed(FAST)? / speed(PLAIN)?;
         let name = format!("fast synchronisation in decoding, {name}, tensors cut");
-        lines.push(PaperLine::at_least(name, Unit::Times, [paper, ours], FIXED));
+        lines.push(at_least(name, Unit::Times, [paper, ours], FIXED));
     }
     Ok(lines)
 }
@@ -382,13 +385,13 @@ fn game(machine: &Machine) -> Result<Vec<PaperLine>> {
     );
     let paper = 100.0 * says.game_loss[1];
     Ok(vec![
-        PaperLine::at_most(
+        at_most(
             "speed lost beside a game, 8B at 256, tensors cut",
             Unit::Percent,
             [paper, 100.0 * loss],
             &why,
         ),
-        PaperLine::at_least(
+        at_least(
             "tensors cut beside a game against layers placed without, 8B at 256",
             Unit::Times,
             [*says.game_over_layer, tensor / layer],
@@ -408,25 +411,26 @@ fn power(machine: &Machine) -> Result<Vec<PaperLine>> {
     let why = "a device draws what it draws alone, whenever it works; the paper's 2.75 W for both at once are less than the sum \
                of 2.23 and 4.34, so that each draws less beside the other, how much it does not say";
     Ok(vec![
-        PaperLine::at_most(
+        at_most(
             "power, 8B at 256, layers placed",
             Unit::Watts,
             [*says.layer_watts, watts(&layer)],
             why,
-        ),
-        PaperLine::at_most(
+        )
+        .standing(Standing::Input),
+        at_most(
             "power, 8B at 256, tensors cut against layers placed",
             Unit::Times,
             [*says.tensor_power, watts(&tensor) / watts(&layer)],
             why,
         ),
-        PaperLine::at_most(
+        at_most(
             "energy, 8B at 256, tensors cut against layers placed",
             Unit::Times,
             [*says.tensor_energy, energy(&tensor) / energy(&layer)],
             why,
         ),
-        PaperLine::at_least(
+        at_least(
             "energy, 8B at 256, the GPU alone against tensors cut",
             Unit::Times,
             [*says.energy_gain, energy(&second) / energy(&tensor)],

@@ -113,12 +113,10 @@ fn cuts(machine: &Machine, text: &mut String) -> Result<()> {
 }
 
 fn all(lines: &[PaperLine], text: &mut String) {
-    let compared = lines.iter().filter(|line| line.paper.is_some());
-    let reached = compared.clone().filter(|line| line.reached).count();
     let _ = write!(
         text,
-        "\n## Line by line\n\n{}\n{reached} of {} lines are reached.\n",
+        "\n## Line by line\n\n{}\n{}",
         line::table(lines),
-        compared.count()
+        line::count(lines)
     );
 }

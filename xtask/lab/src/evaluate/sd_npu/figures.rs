@@ -14,8 +14,7 @@ pub(super) struct Figures {
     pub(super) gains: Cited<Vec<Gain>>,
     pub(super) decoding: Cited<[f64; 2]>,
     pub(super) ablation: Cited<BTreeMap<String, [f64; STEPS.len()]>>,
-    pub(super) asynchronous: Cited<f64>,
-    pub(super) acceptance_gains: Cited<Vec<(String, [f64; 2])>>,
+    pub(super) added_by_switching: Cited<(String, f64)>,
     pub(super) calibration_gains: Cited<[f64; 2]>,
 }
 

@@ -140,6 +140,7 @@ fn evaluate(subject: &Subject) -> Result<(String, Vec<PaperLine>)> {
     all.extend(lines::acceptance(subject));
     all.extend(lines::calibration(subject));
     all.extend(lines::switching(subject, &switches));
+    all.extend(lines::added_by_switching(subject, &ablation));
     all.extend(mixed);
     let report = tables::report(subject, &outcomes, &ablation, &switches, &all);
     Ok((report, all))

@@ -23,20 +23,23 @@ pub(super) enum System {
     Sam,
     /// The NPU verifies drafts of a draft model, which also runs on it: simulated as in the paper.
     Eagle,
-    /// The NPU verifies our drafts, as trees of 32 on its static chunk.
+    /// The NPU verifies our drafts, as chains of up to 16: the shipped policy `sd-npu`.
+    NpuChains,
+    /// The NPU verifies our drafts, as trees of 32 on its static chunk: no shipped policy.
+    NpuTrees,
+    /// The iGPU verifies our drafts, as chains of up to 16: HEG's scheduler under its other policies.
     Ours,
-    /// The iGPU verifies our drafts, as chains of up to 16: HEG's scheduler.
-    Igpu,
 }
 
 impl System {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Npu,
         Self::Cpu,
         Self::Sam,
         Self::Eagle,
+        Self::NpuChains,
+        Self::NpuTrees,
         Self::Ours,
-        Self::Igpu,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -45,8 +48,9 @@ impl System {
             Self::Cpu => "CPU",
             Self::Sam => "SAM-style",
             Self::Eagle => "EAGLE-style",
+            Self::NpuChains => "sd-npu",
+            Self::NpuTrees => "trees on the NPU",
             Self::Ours => "ours",
-            Self::Igpu => "ours, iGPU",
         }
     }
 
@@ -59,8 +63,8 @@ impl System {
         match self {
             Self::Npu => of(Lane::Npu, Some(1)),
             Self::Cpu => of(Lane::Cpu, None),
-            Self::Igpu => of(Lane::Igpu, None),
-            Self::Sam | Self::Ours => of(Lane::Npu, Some(SHORT_TOKENS)),
+            Self::Ours => of(Lane::Igpu, None),
+            Self::Sam | Self::NpuChains | Self::NpuTrees => of(Lane::Npu, Some(SHORT_TOKENS)),
             Self::Eagle => Decoder {
                 draft_passes: EAGLE_PASSES,
                 ..of(Lane::Npu, Some(SHORT_TOKENS))
@@ -74,8 +78,8 @@ impl System {
             Self::Npu | Self::Cpu => return Ok(None),
             Self::Eagle => return Ok(Some(eagle())),
             Self::Sam => "SAM of 16, history",
-            Self::Ours => "tree of 32",
-            Self::Igpu => "chain of 16",
+            Self::NpuTrees => "tree of 32",
+            Self::NpuChains | Self::Ours => "chain of 16",
         };
         recorded(records, data, method).map(|record| Some(record.clone()))
     }

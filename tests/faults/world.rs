@@ -34,6 +34,7 @@ pub(crate) const TWO_LANES: &str = "host-roles";
 /// A lane of a GPU beside one of the CPU, and a GPU alone.
 pub(crate) const GPU_AND_CPU: &str = "host-cpu-gpu";
 pub(crate) const GPU_ALONE: &str = "host-gpu";
+pub(crate) const GPU_PAIR: &str = "host-pair-gpu";
 
 /// Returns the bundle of the tiny agent in f32.
 pub(crate) fn bundle() -> &'static Path {
@@ -64,7 +65,7 @@ fn compiled(name: &str, weights: WeightForm) -> PathBuf {
 /// Returns the bundle for a machine, and the machine whose answers are its references: a GPU says what the CPU says.
 fn bundle_for(soc: &'static str) -> (&'static Path, &'static str) {
     match soc {
-        GPU_AND_CPU | GPU_ALONE => (gpu_bundle(), "host-cpu"),
+        GPU_AND_CPU | GPU_ALONE | GPU_PAIR => (gpu_bundle(), "host-cpu"),
         soc => (bundle(), soc),
     }
 }
@@ -107,7 +108,7 @@ pub(crate) fn references(soc: &'static str) -> &'static [Reference] {
     let known = match soc {
         ONE_LANE => &ONE,
         TWO_LANES => &TWO,
-        GPU_AND_CPU | GPU_ALONE => &GPU,
+        GPU_AND_CPU | GPU_ALONE | GPU_PAIR => &GPU,
         _ => &PLUGIN,
     };
     known.get_or_init(|| {

@@ -30,6 +30,7 @@ mod ladder;
 mod lone;
 mod npu_forms;
 mod pair;
+mod pair_gpu;
 mod profile;
 mod reject_bundle;
 mod reject_config;

@@ -8,13 +8,13 @@ use heg_runtime::exec::{Executor, ExecutorOptions, PairLanes, PairedRoles, Parti
 use heg_sched::Switching;
 use heg_sched::{Class, Finish, Logits, chunks};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
-use heg_spec::{Cut, CutProduct, GroupColumns, Side, WeightForm, shipped};
+use heg_spec::{Cut, CutProduct, GroupColumns, Side, Soc, WeightForm, shipped};
 use heg_tests::golden;
 use heg_tests::roles::loader;
 use heg_tests::{FAMILIES, Workbench, executor, fixture, greedy};
 
 /// One product is cut, the rest is the first side's.
-struct OnlyOne(Option<CutProduct>, Cut);
+pub(crate) struct OnlyOne(pub(crate) Option<CutProduct>, pub(crate) Cut);
 
 impl Partition for OnlyOne {
     fn cut(&self, work: WorkItem) -> Cut {
@@ -26,7 +26,7 @@ impl Partition for OnlyOne {
 }
 
 /// On tiles and off them, within heads, and with nothing left for a side.
-fn cuts() -> Vec<Cut> {
+pub(crate) fn cuts() -> Vec<Cut> {
     let tokens = |sizes: &[u32]| Cut::Tokens {
         sizes: sizes.to_vec(),
     };
@@ -49,7 +49,7 @@ fn cuts() -> Vec<Cut> {
     ]
 }
 
-const OPTIONS: ExecutorOptions = ExecutorOptions {
+pub(crate) const OPTIONS: ExecutorOptions = ExecutorOptions {
     chunk_tokens: 32,
     batch: 2,
     loader_threads: 1,
@@ -58,20 +58,22 @@ const OPTIONS: ExecutorOptions = ExecutorOptions {
 
 /// An executor of a pair, and the pair.
 fn pair(bundle: &Path, level: PairLevel) -> (Executor, Arc<PairedRoles>) {
+    pair_of(&shipped::soc("host-pair").unwrap(), bundle, level)
+}
+
+/// An executor of the pair of a machine, and the pair.
+pub(crate) fn pair_of(soc: &Soc, bundle: &Path, level: PairLevel) -> (Executor, Arc<PairedRoles>) {
     let pairing = Pairing {
         level,
         synchronisation: Synchronisation::Fast,
     };
-    let soc = shipped::soc("host-pair").unwrap();
-    let loader = loader(bundle, &soc)
-        .paired(pairing, PairLanes::One)
-        .unwrap();
+    let loader = loader(bundle, soc).paired(pairing, PairLanes::One).unwrap();
     let roles = Arc::clone(loader.pair().unwrap());
     (Executor::new(loader, OPTIONS).unwrap(), roles)
 }
 
 /// Bits of all logits of a prompt in chunks, and of a few tokens behind it.
-fn logits(executor: &mut Executor, prompt: &[u32]) -> Vec<u32> {
+pub(crate) fn logits(executor: &mut Executor, prompt: &[u32]) -> Vec<u32> {
     let mut sequence = executor.sequence().unwrap();
     let mut bits = Vec::new();
     for range in chunks(prompt.len(), OPTIONS.chunk_tokens) {
@@ -142,7 +144,7 @@ fn every_cut_of_every_product_of_every_family_in_4_bits() {
     }
 }
 
-const fn four_bits(symmetric: bool) -> WeightForm {
+pub(crate) const fn four_bits(symmetric: bool) -> WeightForm {
     WeightForm::W4A16 {
         group: GroupColumns::SMALLEST,
         symmetric,
@@ -153,28 +155,28 @@ fn tiny_agent(workbench: &Workbench) -> PathBuf {
     tiny_agent_in(workbench, WeightForm::W8A16)
 }
 
-fn tiny_agent_in(workbench: &Workbench, form: WeightForm) -> PathBuf {
+pub(crate) fn tiny_agent_in(workbench: &Workbench, form: WeightForm) -> PathBuf {
     let change = |spec: &mut heg_spec::ModelSpec| spec.weights = form;
     let compiled = workbench.compile(&fixture("tiny-agent"), "tiny", change);
     compiled.unwrap().0
 }
 
-fn engine(bundle: &Path, soc: &str, policy: &str) -> Engine {
+pub(crate) fn engine(bundle: &Path, soc: &str, policy: &str) -> Engine {
     let loader = loader(bundle, &shipped::soc(soc).unwrap());
     let policy = shipped::policy(policy).unwrap();
     Engine::start(loader, policy, EngineOptions::default()).unwrap()
 }
 
-fn prompt(tokens: u32) -> Vec<u32> {
+pub(crate) fn prompt(tokens: u32) -> Vec<u32> {
     (0..tokens).map(|at| 3 + (at * 37 + tokens) % 200).collect()
 }
 
-const ANSWER_TOKENS: usize = 5;
+pub(crate) const ANSWER_TOKENS: usize = 5;
 
 /// Lengths on sizes of shapes, beside them, and far from them.
 const AWKWARD: [u32; 9] = [1, 31, 32, 33, 135, 300, 525, 600, 1000];
 
-fn request(class: Class, prompt: &[u32]) -> Request {
+pub(crate) fn request(class: Class, prompt: &[u32]) -> Request {
     Request {
         tokens_max: ANSWER_TOKENS as u32,
         end_tokens: EndTokens::Ignored,
@@ -182,7 +184,7 @@ fn request(class: Class, prompt: &[u32]) -> Request {
     }
 }
 
-fn answer(engine: &Engine, class: Class, prompt: &[u32]) -> Vec<u32> {
+pub(crate) fn answer(engine: &Engine, class: Class, prompt: &[u32]) -> Vec<u32> {
     let generation = engine.generate(request(class, prompt));
     generation.wait().unwrap().0
 }

@@ -16,7 +16,8 @@ use crate::execution::Execution;
 use crate::kernel::CpuKernel;
 use crate::listed::{ListedOrder, ListedPhase};
 use crate::memory::Scratch;
-use crate::pace::{Done, Pace, PaceKey};
+use crate::pace::{IdleSide, Pace, PaceKey};
+use crate::partner::{PARTNER_STEP, PartnerSide};
 use crate::placement::Placement;
 use crate::pool::{Crew, PairWatch, Pool, Taken};
 use crate::product::Panel;
@@ -43,6 +44,8 @@ pub struct CpuDevice {
     crews: [usize; 2],
     /// Policy by which a pair shares work; `None` for a single device.
     partition: Option<Box<dyn Partition>>,
+    /// The side of a pair that is another device.
+    partner: Option<PartnerSide>,
     /// Measured speed ratios of the sides.
     pace: Pace,
     /// Finds the products that one side of a pair does faster alone.
@@ -130,6 +133,17 @@ impl CpuDevice {
         })
     }
 
+    /// The pair with a partner in place of a side's processors; the side has one thread, which gives the partner work.
+    #[must_use]
+    pub fn with_partner(self, partner: Option<PartnerSide>) -> Self {
+        let side = partner.as_ref().map(|it| it.side);
+        Self {
+            pace: side.map_or_else(Pace::default, Pace::beside),
+            partner,
+            ..self
+        }
+    }
+
     fn over(isa: Isa, pool: Pool, crews: [usize; 2]) -> Result<Self, CpuError> {
         if !isa.is_available() {
             return Err(CpuError::Program {
@@ -152,6 +166,7 @@ impl CpuDevice {
             scratch: Scratch::empty(),
             crews,
             partition: None,
+            partner: None,
             pace: Pace::default(),
             solo_tuner: SoloTuner::default(),
             listed: ListedOrder::default(),
@@ -192,9 +207,10 @@ impl CpuDevice {
     ///
     /// # Errors
     ///
-    /// [`CpuError::Call`] if rows or weights do not fit a kernel; then nothing was written. [`CpuError::Memory`] if scratch
-    /// rows cannot be allocated. [`CpuError::Lost`] if a thread panicked, now or before; for a pair, if one of each side
-    /// did. [`CpuError::Bug`] if a kernel's own invariant does not hold.
+    /// [`CpuError::Call`] if rows or weights do not fit a kernel; then nothing was written. [`CpuError::Partner`] if the other
+    /// device of a pair did not end. [`CpuError::Memory`] if scratch rows cannot be allocated. [`CpuError::Lost`] if a
+    /// thread panicked, now or before; for a pair, if one of each side did. [`CpuError::Bug`] if a kernel's own invariant
+    /// does not hold.
     pub fn run_order(
         &mut self,
         order: &[(&CpuKernel, CpuCall<'_>)],
@@ -209,13 +225,14 @@ impl CpuDevice {
         self.list(order)?;
         let scratch = Address(self.scratch.as_ptr());
         let is_pair = self.partition.is_some();
+        let watch = self.watch();
+        let partner = self.partner_side();
         let run_piece = |taken: Taken| {
             let (phase, call) = self.listed.phase(taken.phase)?;
             if taken.side == Side::First && taken.piece == phase.pieces[index(Side::First)] {
-                return Ok(if goes_on(phase.call + 1) {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
+                return Ok(match goes_on(phase.call + 1) {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
                 });
             }
             let of_call = order.get(phase.call);
@@ -229,37 +246,37 @@ impl CpuDevice {
                 items: self.listed.items(call),
                 threads: &self.threads,
                 crews: self.crews,
+                partner,
             };
-            let own = usize::from(taken.thread >= self.crews[0]);
             let begin = is_pair.then(Instant::now);
-            let units = execution.run(taken, phase)?;
+            let ran = execution.run(taken, phase)?;
             if let Some(begin) = begin {
-                let done = Done {
-                    units: units as u64,
-                    took_ns: begin.elapsed().as_nanos() as u64,
-                };
-                let key = PaceKey {
-                    product: phase.product,
-                    is_long: phase.is_long,
-                };
-                self.pace.add(key, SIDES[own], done);
+                let own = usize::from(taken.thread >= self.crews[0]);
+                self.pace.note(SIDES[own], &phase, ran, begin.elapsed());
+                if let Some((watch, busy)) = watch.as_ref().zip(ran.busy) {
+                    watch.note_partner(begin.elapsed().saturating_sub(busy));
+                }
             }
             Ok(ControlFlow::Continue(()))
         };
         // Other threads wait for the piece, so the order comes to its end and fails then.
         let broken = OnceLock::new();
         let work = |taken: Taken| {
-            run_piece(taken).unwrap_or_else(|bug: Bug| {
-                broken.get_or_init(|| bug);
+            run_piece(taken).unwrap_or_else(|error: CpuError| {
+                broken.get_or_init(|| error);
                 ControlFlow::Continue(())
             })
         };
         let ran = self.pool.run(self.listed.pieces(), &work)?;
-        if let Some(bug) = broken.into_inner() {
-            return Err(bug.into());
+        if let Some(error) = broken.into_inner() {
+            return Err(error);
         }
         if is_pair {
-            self.pace.learn();
+            let idle = match self.partner {
+                Some(_) => IdleSide::IsForgotten,
+                None => IdleSide::IsKept,
+            };
+            self.pace.learn(idle);
             self.tune_solo(ran);
         }
         Ok(self.listed.calls_in(ran))
@@ -268,6 +285,8 @@ impl CpuDevice {
     /// Lists the rows, phases and pieces of an order.
     fn list(&mut self, order: &[(&CpuKernel, CpuCall<'_>)]) -> Result<(), Bug> {
         self.listed.clear();
+        let partner = self.partner_side();
+        let hand_over_ns = self.hand_over_ns();
         let mut divide = |work: WorkItem, is_long: bool| match &self.partition {
             Some(partition) => {
                 let times = self.pace.times(PaceKey {
@@ -279,10 +298,15 @@ impl CpuDevice {
                 let alone = memory_bound.and_then(|it| self.solo_tuner.next(it, faster));
                 let work = WorkItem {
                     times,
+                    hand_over_ns,
                     alone,
                     ..work
                 };
-                Division::of(&partition.cut(work), work)
+                let step = match self.partner {
+                    Some(_) => PARTNER_STEP,
+                    None => 1,
+                };
+                Division::of(&partition.cut(work), work).in_steps(step)
             }
             None => Division::whole(&work),
         };
@@ -296,6 +320,7 @@ impl CpuDevice {
                 items: [&[]; 2],
                 threads: &self.threads,
                 crews: self.crews,
+                partner,
             };
             let is_followed = number + 1 < order.len();
             self.listed.add(&execution, &mut divide, is_followed)?;
@@ -318,9 +343,27 @@ impl CpuDevice {
         self.solo_tuner.learn(phases);
     }
 
+    /// Median time, by side, that a part takes beside its work before the other side has it.
+    fn hand_over_ns(&self) -> [f64; 2] {
+        let mut of_side = [0.0; 2];
+        if let (Some(side), Some(watch)) = (self.partner_side(), self.watch()) {
+            let median_us = watch.partner_hand_overs().quantile_us(0.5);
+            of_side[index(side)] = 1e3 * median_us.unwrap_or(0.0);
+        }
+        of_side
+    }
+
+    fn partner_side(&self) -> Option<Side> {
+        let partner = self.partner.as_ref()?;
+        Some(partner.side)
+    }
+
     fn make_room(&mut self, kernel: &CpuKernel, rows: usize) -> Result<(), CpuError> {
-        self.scratch
-            .reserve(rows * kernel.scratch_elements * size_of::<f32>())?;
+        let bytes = rows * kernel.scratch_elements * size_of::<f32>();
+        match &self.partner {
+            Some(PartnerSide { partner, .. }) => self.scratch.reserve_at(&**partner, bytes)?,
+            None => self.scratch.reserve(bytes)?,
+        }
         for thread in &mut self.threads {
             thread
                 .0

@@ -20,9 +20,12 @@ pub struct WorkItem {
     pub columns: usize,
     /// Number of tokens in the call.
     pub tokens: usize,
-    /// Relative time of equal work on each side, in any unit: measured for this product in calls of few or of many
-    /// rows, and equal before the first measurement.
+    /// Time of a multiply-add on each side, in ns: measured for this product in calls of few or of many rows. Before the
+    /// first measurement both are 1.
     pub times: [f64; 2],
+    /// Time that a part on each side takes beside its work, in ns: to reach another device, and back. Measured; 0 for CPU
+    /// programs.
+    pub hand_over_ns: [f64; 2],
     /// The side to give all of the work, because that is faster or has to be measured; `None`: both share it.
     pub alone: Option<Side>,
 }
@@ -41,6 +44,8 @@ pub(crate) struct Division {
     pub(crate) of: usize,
     /// Tokens assigned to the first side.
     pub(crate) tokens: usize,
+    /// Outputs at whose multiples each matrix is cut.
+    pub(crate) step: usize,
 }
 
 /// A rectangle of outputs and tokens.
@@ -70,6 +75,7 @@ impl Division {
             first,
             of: work.rows,
             tokens: work.tokens.min(tokens),
+            step: 1,
         }
     }
 
@@ -79,7 +85,13 @@ impl Division {
             first: work.rows,
             of: work.rows,
             tokens: work.tokens,
+            step: 1,
         }
+    }
+
+    /// The division with each matrix cut at multiples of `step` outputs, or not at all.
+    pub(crate) const fn in_steps(self, step: usize) -> Self {
+        Self { step, ..self }
     }
 
     /// The tokens of a side, for steps on single rows.
@@ -97,7 +109,8 @@ impl Division {
         let own = match self.of {
             0 => width,
             // Each of several matrices is cut at the same ratio.
-            of => width * self.first / of,
+            of if self.first == of => width,
+            of => width * self.first / of / self.step * self.step,
         };
         let (outputs, tokens) = match (side, number) {
             (Side::First, 0) => (0..own, self.rows(side, tokens)),
@@ -131,6 +144,7 @@ mod tests {
             columns: 0,
             tokens,
             times: [1.0; 2],
+            hand_over_ns: [0.0; 2],
             alone: None,
         }
     }

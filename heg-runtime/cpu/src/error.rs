@@ -48,6 +48,9 @@ pub enum CpuError {
     /// A thread of the device panicked within a call, which is a bug; the device is unusable from then on.
     #[error("a thread of the CPU role panicked")]
     Lost,
+    /// The partner of a pair may still write to the memory of a call: nothing of it can be used.
+    #[error("the other device of the pair did not end")]
+    Partner(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// An invariant that a check elsewhere keeps was broken; rows that the call wrote are not to be used.
     #[error(transparent)]
     Bug(#[from] Bug),

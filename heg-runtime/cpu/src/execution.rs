@@ -4,6 +4,7 @@
 //! order independent of pieces.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use heg_artifacts::manifest::{ElementType, Role};
 use heg_artifacts::program::{
@@ -14,6 +15,7 @@ use crate::attention::{self, AttentionCall, AttentionItem, AttentionItems, KvEle
 use crate::call::CpuCall;
 use crate::device::{Address, PerThread};
 use crate::division::{AREAS, Area, Division, SIDES, WorkItem, index};
+use crate::error::CpuError;
 use crate::kernel::{CpuKernel, Layout, Port};
 use crate::lanes::elements::Element;
 use crate::listed::ListedPhase;
@@ -36,6 +38,8 @@ pub(crate) struct Execution<'a> {
     pub(crate) items: [&'a [Item]; 2],
     pub(crate) threads: &'a [PerThread],
     pub(crate) crews: [usize; 2],
+    /// The side of a pair that is a partner, if one is.
+    pub(crate) partner: Option<Side>,
 }
 
 /// A piece of attention: heads and rows of one sequence.
@@ -44,6 +48,15 @@ pub(crate) struct Item {
     /// Index of the sequence.
     context: usize,
     work: AttentionItem,
+}
+
+/// A piece that was run.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ran {
+    /// Multiply-adds of a product; 0 for other phases.
+    pub(crate) units: usize,
+    /// Time that a partner was busy with it; `None` if no partner was, or none that knows.
+    pub(crate) busy: Option<Duration>,
 }
 
 /// Rows of a buffer with a constant stride.
@@ -84,6 +97,7 @@ impl Execution<'_> {
             columns: parts.first().map_or(0, |part| self.columns(part)),
             tokens: self.call.rows,
             times: [1.0; 2],
+            hand_over_ns: [0.0; 2],
             alone: None,
         }
     }
@@ -131,23 +145,28 @@ impl Execution<'_> {
             }
             Some(StepPhase::Product(_)) => {
                 let shares = self.shares(self.parts(phase), division, side);
-                shares.map(|share| share.pieces).sum()
+                let pieces = shares.map(|share| share.pieces).sum();
+                match self.partner == Some(side) {
+                    // It takes all at once.
+                    true => usize::min(pieces, 1),
+                    false => pieces,
+                }
             }
             Some(StepPhase::Attention(_)) => self.items[index(side)].len(),
             None => 0,
         })
     }
 
-    /// Runs one piece of a phase. Returns its multiply-adds if it is a product, else 0.
-    pub(crate) fn run(&self, taken: Taken, phase: ListedPhase) -> Result<usize, Bug> {
+    /// Runs one piece of a phase.
+    pub(crate) fn run(&self, taken: Taken, phase: ListedPhase) -> Result<Ran, CpuError> {
         let division = phase.division;
         match self.kernel.phases.get(phase.index) {
             Some(StepPhase::Rows(steps)) => self.rows(taken, steps.clone(), division)?,
             Some(StepPhase::Product(step)) => return self.product(taken, *step, division),
             Some(StepPhase::Attention(step)) => self.attention(taken, *step)?,
-            None => return Err(bug!("an order lists a phase that its kernel does not have")),
+            None => return Err(bug!("an order lists a phase that its kernel does not have").into()),
         }
-        Ok(0)
+        Ok(Ran::default())
     }
 
     /// Runs steps on the rows of a piece.
@@ -186,34 +205,37 @@ impl Execution<'_> {
         }
     }
 
-    /// Computes a piece of a product and returns its multiply-adds.
-    fn product(&self, taken: Taken, step: usize, division: Division) -> Result<usize, Bug> {
+    /// Computes a piece of a product.
+    fn product(&self, taken: Taken, step: usize, division: Division) -> Result<Ran, CpuError> {
         let mut piece = taken.piece;
         let Some(Step::Product { x, parts }) = self.kernel.program.steps.get(step) else {
-            return Err(bug!("the step of a product's phase is no product"));
+            return Err(bug!("the step of a product's phase is no product").into());
         };
+        if self.partner == Some(taken.side) {
+            return self.partners_piece(taken, step, division);
+        }
         for share in self.shares(parts, division, taken.side) {
             if piece < share.pieces {
                 let Area { outputs, tokens } = share.area;
                 let first = outputs.start + piece * share.size;
                 let outputs = first..outputs.end.min(first + share.size);
-                let work = outputs.len() * tokens.len() * self.columns(share.part);
+                let units = outputs.len() * tokens.len() * self.columns(share.part);
                 self.multiply(taken.thread, *x, share.part, outputs, tokens)?;
-                return Ok(work);
+                return Ok(Ran { units, busy: None });
             }
             piece -= share.pieces;
         }
-        Err(bug!("a thread took a piece that the product does not have"))
+        Err(bug!("a thread took a piece that the product does not have").into())
     }
 
     /// Columns of a part's matrix.
-    fn columns(&self, part: &Part) -> usize {
+    pub(crate) fn columns(&self, part: &Part) -> usize {
         let parameter = self.kernel.parameters.get(part.weight.0 as usize);
         let columns = parameter.and_then(|parameter| parameter.shape.last());
         columns.map_or(0, |columns| *columns as usize)
     }
 
-    fn multiply(
+    pub(crate) fn multiply(
         &self,
         thread: usize,
         x: BufferId,

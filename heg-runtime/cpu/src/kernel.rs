@@ -1,5 +1,7 @@
 //! A prepared program: its steps in phases, and the layout of each buffer.
 
+use std::sync::Arc;
+
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Role};
 use heg_artifacts::program::{
     Attention, Buffer, BufferId, BufferPlace, Part, Program, RowForm, Step, StepPhase,
@@ -8,6 +10,7 @@ use heg_artifacts::program::{
 
 use crate::error::CpuError;
 use crate::execution::plain_stride;
+use crate::partner::PartnerKernel;
 use crate::product::{Bits, Rounded, WeightKind};
 use heg_spec::{Activations, CutProduct, Group};
 
@@ -30,6 +33,8 @@ pub struct CpuKernel {
     pub(crate) widest: usize,
     /// Elements of scratch memory per row.
     pub(crate) scratch_elements: usize,
+    /// Its products on the partner of a pair.
+    pub(crate) partner: Option<Arc<dyn PartnerKernel>>,
 }
 
 /// A port of a kernel.
@@ -133,7 +138,14 @@ impl CpuKernel {
             widest: widest(&program),
             scratch_elements: program.scratch_elements() as usize,
             program,
+            partner: None,
         })
+    }
+
+    /// Has a partner compute parts of its products, in pairs with that partner.
+    #[must_use]
+    pub fn with_partner(self, partner: Option<Arc<dyn PartnerKernel>>) -> Self {
+        Self { partner, ..self }
     }
 
     /// The attention step, if there is one, and the buffer that it writes.

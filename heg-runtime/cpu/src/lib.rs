@@ -20,6 +20,7 @@ mod listed;
 #[allow(unsafe_code, reason = "rows in memory that others own")]
 mod memory;
 mod pace;
+mod partner;
 mod placement;
 mod platform;
 #[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]
@@ -39,6 +40,10 @@ pub use error::CpuError;
 pub use heg_spec::{Activations, Isa};
 pub use kernel::CpuKernel;
 pub use memory::ProgramRows;
+pub use partner::{
+    PARTNER_STEP, Partner, PartnerArea, PartnerFailure, PartnerKernel, PartnerMemory,
+    PartnerProduct, PartnerSide,
+};
 pub use placement::Placement;
 pub use pool::{HandOvers, PairWatch};
 pub use product::TILE_OUTPUTS;

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use heg_spec::{Bug, CutProduct, bug};
+use heg_spec::{Bug, Cut, CutProduct, bug};
 
 use crate::call::CpuCall;
 use crate::device::Address;
@@ -81,7 +81,10 @@ impl ListedOrder {
         let mut items = [0..0, 0..0];
         for index in 0..execution.kernel.phases.len() {
             let work = execution.work_item(index);
-            let division = divide(work, rows > FEW_ROWS);
+            let division = match execution.sole_side(index) {
+                Some(side) => Division::of(&Cut::Whole(side), work),
+                None => divide(work, rows > FEW_ROWS),
+            };
             if work.product == Some(CutProduct::Attention) {
                 for (side, items) in SIDES.into_iter().zip(&mut items) {
                     items.start = self.items.len();
@@ -175,7 +178,9 @@ fn part<'i>(items: &'i [Item], sides: &[Range<usize>; 2]) -> [&'i [Item]; 2] {
 
 /// A hash that phases of equal duration share: those of the same kernel in other layers.
 fn timing_key(execution: &Execution<'_>, index: usize, division: Division) -> u64 {
-    let Division { first, of, tokens } = division;
+    let Division {
+        first, of, tokens, ..
+    } = division;
     let kernel = std::ptr::from_ref(execution.kernel).addr();
     let parts = [kernel, index, execution.call.rows, first, of, tokens];
     parts.into_iter().fold(0, |all: u64, part| {

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use crate::error::CpuError;
+use crate::partner::{Partner, PartnerMemory};
 
 /// Consecutive rows: a part of a KV cache, of activations, or of a table.
 #[derive(Debug, Clone, Copy)]
@@ -66,8 +67,13 @@ impl<'a> ProgramRows<'a> {
         self.row_bytes
     }
 
+    /// Address of the first row.
+    pub const fn start(&self) -> *const u8 {
+        self.first.as_ptr().cast_const()
+    }
+
     /// Distance from one row to the next, in bytes.
-    pub(crate) const fn stride_bytes(&self) -> usize {
+    pub const fn stride_bytes(&self) -> usize {
         self.stride_bytes
     }
 
@@ -79,10 +85,11 @@ impl<'a> ProgramRows<'a> {
 }
 
 /// Owned memory aligned to [`ALIGNMENT`]. It grows and never shrinks.
-#[derive(Debug)]
 pub(crate) struct Scratch {
     first: NonNull<u8>,
     bytes: usize,
+    /// Owner of memory that a partner works on, too; `None` if it was allocated here.
+    shared: Option<PartnerMemory>,
 }
 
 // SAFETY: the memory belongs to this value alone.
@@ -97,6 +104,29 @@ impl Scratch {
         Self {
             first: NonNull::dangling(),
             bytes: 0,
+            shared: None,
+        }
+    }
+
+    /// Ensures room like [`reserve`](Self::reserve), where a partner works on it, too, if that has memory left.
+    pub(crate) fn reserve_at(
+        &mut self,
+        partner: &dyn Partner,
+        bytes: usize,
+    ) -> Result<(), CpuError> {
+        if bytes <= self.bytes && (self.shared.is_some() || partner.is_lost()) {
+            return Ok(());
+        }
+        match partner.memory(bytes).filter(|it| it.bytes() >= bytes) {
+            Some(shared) => {
+                *self = Self {
+                    first: shared.first(),
+                    bytes: shared.bytes(),
+                    shared: Some(shared),
+                };
+                Ok(())
+            }
+            None => self.reserve(bytes),
         }
     }
 
@@ -112,7 +142,11 @@ impl Scratch {
         // SAFETY: `bytes` is above the old size, so the layout is not of size 0.
         let allocated = unsafe { alloc_zeroed(layout) };
         let first = NonNull::new(allocated).ok_or(refused)?;
-        *self = Self { first, bytes };
+        *self = Self {
+            first,
+            bytes,
+            shared: None,
+        };
         Ok(())
     }
 
@@ -125,6 +159,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if self.bytes > 0
+            && self.shared.is_none()
             && let Ok(layout) = Layout::from_size_align(self.bytes, ALIGNMENT)
         {
             // SAFETY: it was allocated with this layout, and its address is not used after this.

@@ -2,13 +2,17 @@
 //! slower, and neighbours that take one.
 //!
 //! Each product has its own ratio, measured on the shares that the sides actually had. Fixed costs of a share are part
-//! of it, so a cut by these times lets both sides end together.
+//! of it, so a cut by these times lets both sides end together. The time of another device is what it was busy for: the way
+//! there and back is a hand-over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use heg_spec::{CutProduct, Side};
 
 use crate::division::index;
+use crate::execution::Ran;
+use crate::listed::ListedPhase;
 
 /// Key of a ratio: calls of many rows compute, calls of few read weights.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +34,10 @@ pub(crate) struct Pace {
 struct PaceOf {
     /// Time of the first side divided by that of the second, for equal work.
     ratio: f64,
+    /// Time of a unit on the second side, in ns; `None` before the first measurement.
+    second_ns: Option<f64>,
+    /// Orders that gave a ratio.
+    learnt: u32,
     /// Work of each side in the running order.
     running: [Running; 2],
 }
@@ -40,6 +48,15 @@ struct PaceOf {
 struct Running {
     units: AtomicU64,
     took_ns: AtomicU64,
+}
+
+/// Whether the ratio of a side that has nothing to do stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdleSide {
+    /// It stays: sides are alike, and both get work.
+    IsKept,
+    /// It is slowly forgotten, so that another device, which may do none of a product, is asked again.
+    IsForgotten,
 }
 
 /// Work done, in multiply-adds, and the time it took.
@@ -54,6 +71,8 @@ impl Default for Pace {
     fn default() -> Self {
         let alike = |_| PaceOf {
             ratio: 1.0,
+            second_ns: None,
+            learnt: 0,
             running: Default::default(),
         };
         Self {
@@ -63,16 +82,46 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Relative time of equal work on each side, in any unit.
+    /// Ratios of a device beside a partner that nobody has measured: it gets little at first, and more where that is too
+    /// little to tell.
+    pub(crate) fn beside(partner: Side) -> Self {
+        let mut pace = Self::default();
+        for pace in pace.of.iter_mut().flatten() {
+            pace.ratio = match partner {
+                Side::First => UNKNOWN_TIMES,
+                Side::Second => 1.0 / UNKNOWN_TIMES,
+            };
+        }
+        pace
+    }
+
+    /// Time of a unit on each side, in ns; 1 before it is known.
     pub(crate) fn times(&self, key: PaceKey) -> [f64; 2] {
         let paces = &self.of[usize::from(key.is_long)];
         // Other steps are taken to be as fast as all products together.
         let own = key.product.and_then(place).unwrap_or(ALL);
-        [paces[own].ratio, 1.0]
+        let PaceOf {
+            ratio, second_ns, ..
+        } = paces[own];
+        let second_ns = second_ns.unwrap_or(1.0);
+        [ratio * second_ns, second_ns]
+    }
+
+    /// Records a piece of a side: the time that a partner was busy with it, where it tells, else all of it.
+    pub(crate) fn note(&self, side: Side, phase: &ListedPhase, ran: Ran, all: Duration) {
+        let done = Done {
+            units: ran.units as u64,
+            took_ns: ran.busy.unwrap_or(all).as_nanos() as u64,
+        };
+        let key = PaceKey {
+            product: phase.product,
+            is_long: phase.is_long,
+        };
+        self.add(key, side, done);
     }
 
     /// Records work of a side.
-    pub(crate) fn add(&self, key: PaceKey, side: Side, done: Done) {
+    fn add(&self, key: PaceKey, side: Side, done: Done) {
         // Other steps are not counted in multiply-adds.
         if let Some(own) = key.product.and_then(place)
             && done.units > 0
@@ -84,7 +133,7 @@ impl Pace {
     }
 
     /// Updates the ratios after an order.
-    pub(crate) fn learn(&mut self) {
+    pub(crate) fn learn(&mut self, idle: IdleSide) {
         for paces in &mut self.of {
             let mut all = [Done::default(); 2];
             for pace in paces.iter_mut() {
@@ -93,21 +142,44 @@ impl Pace {
                     all.units += done.units;
                     all.took_ns += done.took_ns;
                 }
-                pace.learn(done);
+                pace.learn(done, idle);
             }
-            paces[ALL].learn(all);
+            paces[ALL].learn(all, idle);
         }
     }
 }
 
 impl PaceOf {
-    fn learn(&mut self, done: [Done; 2]) {
+    fn learn(&mut self, done: [Done; 2], idle: IdleSide) {
         let [first, second] = done.map(|done| done.took_ns as f64 / done.units as f64);
         let ratio = first / second;
         // A side that did nothing gives no ratio.
         if ratio.is_finite() && ratio > 0.0 {
-            let now = ratio.clamp(self.ratio / STEP_MAX, self.ratio * STEP_MAX);
-            self.ratio += (now - self.ratio) * WEIGHT;
+            let is_early = idle == IdleSide::IsForgotten && self.learnt < EARLY;
+            let (now, weight) = match is_early {
+                // Devices that are unlike differ by more than one order may suggest.
+                true => (ratio, 1.0 / f64::from(self.learnt + 1)),
+                false => {
+                    let now = ratio.clamp(self.ratio / STEP_MAX, self.ratio * STEP_MAX);
+                    (now, WEIGHT)
+                }
+            };
+            self.ratio += (now - self.ratio) * weight;
+            self.learnt = self.learnt.saturating_add(1);
+        } else if idle == IdleSide::IsForgotten && (first.is_finite() || second.is_finite()) {
+            let kept = match self.learnt {
+                0 => 0.5,
+                _ => 1.0 - FORGOTTEN,
+            };
+            self.ratio = self.ratio.powf(kept);
+        }
+        let now = match second.is_finite() {
+            true => second,
+            false => first / self.ratio,
+        };
+        if now.is_finite() && now > 0.0 {
+            let before = self.second_ns.unwrap_or(now);
+            self.second_ns = Some(before + (now - before) * WEIGHT);
         }
     }
 }
@@ -140,6 +212,17 @@ const WEIGHT: f64 = 0.125;
 /// twentieth.
 const STEP_MAX: f64 = 1.3;
 
+/// Orders whose ratios count in full, of devices that are unlike. Chosen: the first reads weights for the first time.
+const EARLY: u32 = 4;
+
+/// Time of a partner that nobody has measured, divided by that of the CPU. Chosen: its first part costs no more than a
+/// tenth of a call even if it is several times slower than that.
+const UNKNOWN_TIMES: f64 = 16.0;
+
+/// Part of a ratio that is forgotten in an order in which a side had nothing to do. Chosen: a device that is ten times as
+/// slow is asked again within some hundred answers.
+const FORGOTTEN: f64 = 1e-4;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,7 +239,7 @@ mod tests {
         ] {
             pace.add(DOWN, side, Done { units, took_ns });
         }
-        pace.learn();
+        pace.learn(IdleSide::IsKept);
     }
 
     fn ratio(pace: &Pace, key: PaceKey) -> f64 {
@@ -172,7 +255,7 @@ mod tests {
             took_ns: 1000,
         };
         pace.add(DOWN, Side::First, done);
-        pace.learn();
+        pace.learn(IdleSide::IsKept);
         let other = PaceKey {
             product: None,
             is_long: true,
@@ -189,6 +272,28 @@ mod tests {
             order(&mut pace, [1000, 500]);
         }
         assert!((ratio(&pace, DOWN) - 1.0).abs() < 0.001);
+    }
+
+    #[test]
+    fn unlike_devices_are_known_at_once_and_asked_again_after_long() {
+        let mut pace = Pace::beside(Side::First);
+        let done = |units, took_ns| Done { units, took_ns };
+        assert_eq!(pace.times(DOWN), [UNKNOWN_TIMES, 1.0]);
+        let mut order = |of: [Done; 2]| {
+            for (side, done) in [(Side::First, of[0]), (Side::Second, of[1])] {
+                pace.add(DOWN, side, done);
+            }
+            pace.learn(IdleSide::IsForgotten);
+            pace.times(DOWN)
+        };
+        // Nothing was given to the first side: it gets more the next time.
+        assert_eq!(order([done(0, 0), done(100, 100)]), [4.0, 1.0]);
+        assert_eq!(order([done(100, 4000), done(100, 100)]), [40.0, 1.0]);
+        let mut times = [0.0; 2];
+        for _ in 0..20_000 {
+            times = order([done(0, 0), done(100, 100)]);
+        }
+        assert!(times[0] < 20.0 && times[0] > 1.0, "{times:?}");
     }
 
     #[test]

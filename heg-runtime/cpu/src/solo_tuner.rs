@@ -389,6 +389,7 @@ mod tests {
     #[test]
     fn products_of_few_tokens_read_weights() {
         let work = |product, rows| WorkItem {
+            hand_over_ns: [0.0; 2],
             product,
             rows,
             columns: 64,

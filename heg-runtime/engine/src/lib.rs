@@ -64,5 +64,5 @@ pub use kept::{KeptPrompt, KeptStatus};
 pub use options::{EngineOptions, Lanes};
 pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};
 pub use speeds::annotations;
-pub use status::{IterationStatus, LaneStatus, PairStatus, Phases, Status};
+pub use status::{IterationStatus, LaneStatus, PairStatus, PartStatus, Phases, Status};
 pub use waits::{Entry, WaitStatus};

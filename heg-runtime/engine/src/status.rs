@@ -3,7 +3,7 @@
 use super::health::LostLane;
 use super::kept::KeptStatus;
 use super::waits::WaitStatus;
-use heg_exec::{MovedCaches, PairedRoles};
+use heg_exec::{HandOvers, MovedCaches, PairedRoles};
 use heg_sched::{ActivationCounts, Class, Lane};
 use heg_spec::Side;
 
@@ -49,8 +49,21 @@ pub struct PairStatus {
     pub median_ns: u64,
     /// The 99th percentile of that time, in ns.
     pub p99_ns: u64,
+    /// Parts of products on a device that is no CPU, if one of the two is none.
+    pub parts: Option<PartStatus>,
     /// The device that was lost, if one was: the other runs everything.
     pub lost: Option<Side>,
+}
+
+/// Statistics of the parts of products that a GPU computed while the CPU computed the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartStatus {
+    /// Number of parts since the start.
+    pub count: u64,
+    /// Median time that a part took beside the device's work, from its submission until the end was known, in ns.
+    pub median_ns: u64,
+    /// The 99th percentile of that time, in ns.
+    pub p99_ns: u64,
 }
 
 /// State of an engine.
@@ -122,16 +135,18 @@ impl PairStatus {
     /// Returns the status of two roles, once they have run an order.
     pub(super) fn of(pair: &PairedRoles) -> Option<Self> {
         let hand_overs = pair.hand_overs()?;
-        let ns = |share| {
-            hand_overs
-                .quantile_us(share)
-                .map_or(0, |us| (us * 1e3) as u64)
-        };
+        let ns = |of: &HandOvers, share| of.quantile_us(share).map_or(0, |us| (us * 1e3) as u64);
+        let parts = pair.hand_overs_of_half().map(|of_half| PartStatus {
+            count: pair.parts_of_half(),
+            median_ns: ns(&of_half, 0.5),
+            p99_ns: ns(&of_half, 0.99),
+        });
         Some(Self {
             orders: pair.orders(),
             hand_overs: hand_overs.count(),
-            median_ns: ns(0.5),
-            p99_ns: ns(0.99),
+            median_ns: ns(&hand_overs, 0.5),
+            p99_ns: ns(&hand_overs, 0.99),
+            parts,
             lost: pair.lost_side(),
         })
     }

@@ -257,6 +257,10 @@ impl ExecError {
         match self {
             Self::Gpu { source, .. } => source.is_loss().then_some(Loss::Failed),
             Self::DeviceLost { loss, .. } => Some(*loss),
+            Self::Program {
+                source: heg_cpu::CpuError::Partner(_),
+                ..
+            } => Some(Loss::Failed),
             _ => None,
         }
     }

@@ -83,14 +83,23 @@ impl Loader {
         }
     }
 
-    /// Makes the roles of NPU and iGPU run kernels together.
+    /// Makes the roles of NPU and iGPU run kernels together. As one lane they may be a GPU and a CPU, which share each product;
+    /// otherwise CPU programs play both.
     ///
     /// # Errors
     ///
     /// [`ExecError::Pair`] if one of them has no CPU programs.
     pub fn paired(mut self, pairing: Pairing, lanes: PairLanes) -> Result<Self, ExecError> {
+        let mut half = None;
+        for backend in self.backends.iter_mut().filter(|_| lanes == PairLanes::One) {
+            half = half.or(backend.give_half(&self.bundle)?);
+        }
+        if half.is_some() {
+            let devices = facts(&self.soc, &self.backends);
+            self.ladder = Ladder::new(self.bundle.manifest(), devices);
+        }
         for backend in &mut self.backends {
-            if backend.pair_up(pairing, lanes)? {
+            if backend.pair_up(pairing, lanes, half.clone())? {
                 return Ok(self);
             }
         }

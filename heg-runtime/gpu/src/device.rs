@@ -13,7 +13,7 @@ use crate::kept::KeptPipelines;
 use crate::pipelines::Pipelines;
 use crate::probe::{Probe, probe};
 use crate::region::{GpuRegion, Owner};
-use crate::shared::CacheMemory;
+use crate::shared::{CacheMemory, Views};
 use crate::vulkan::{Candidate, Device, Instance, Kind, Memory};
 use crate::{Fidelity, sharing};
 
@@ -136,6 +136,7 @@ pub struct GpuDevice {
     sharing: Sharing,
     caches: CacheMemory,
     is_wide: bool,
+    pub(crate) views: Views,
 }
 
 impl GpuDevice {
@@ -359,6 +360,7 @@ impl FoundGpu {
                 Treatment::Processor => false,
                 Treatment::Discrete => true,
             },
+            views: Views::default(),
         })
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::device::GpuDevice;
 use crate::error::GpuError;
 use crate::lookup::{EmbeddingCall, GatherCall};
-use crate::program::{GpuCall, GpuProgram};
+use crate::program::{GpuCall, GpuProduct, GpuProgram, GpuWeight};
 use crate::region::GpuRegion;
 use crate::state::NamedCaches;
-use crate::vulkan::{Device, Dispatch, Memory, Recording, submit};
+use crate::vulkan::{Device, Dispatch, Memory, Recording, Timing, submit};
 
 /// Commands of some launches, to be carried out again and again.
 pub struct GpuOrder {
@@ -57,12 +57,39 @@ impl GpuOrder {
                     }
                 }
             }
-            recorded(device, &dispatches, memories(&regions))
+            recorded(device, &dispatches, memories(&regions), Timing::None)
         };
         Ok(Self {
             device: Arc::clone(device.device()),
             launches: launches.iter().map(&mut record).collect::<Result<_, _>>()?,
             _named: named,
+        })
+    }
+
+    /// Writes the areas of a product down that the device computes.
+    ///
+    /// # Errors
+    ///
+    /// As [`record`](Self::record).
+    pub fn record_product(
+        device: &GpuDevice,
+        program: &GpuProgram,
+        product: &GpuProduct<'_>,
+    ) -> Result<Self, GpuError> {
+        let dispatches = program.area_dispatches(device, product)?;
+        let rows = product.inputs.iter().chain(product.outputs).flatten();
+        let own = [product.scratch, product.operands, product.state.region()];
+        let regions = weight_regions(product.weights).chain(rows.map(|rows| &rows.region));
+        let regions: Vec<_> = regions.chain(own).collect();
+        Ok(Self {
+            device: Arc::clone(device.device()),
+            launches: vec![recorded(
+                device,
+                &dispatches,
+                memories(&regions),
+                Timing::Clock,
+            )?],
+            _named: Vec::new(),
         })
     }
 
@@ -87,6 +114,12 @@ impl GpuOrder {
         self.device.wait(value, patience)
     }
 
+    /// The time that the device was busy with the areas of a product, when they were last [run](Self::run); `None` where
+    /// it has no clock for that, and for other orders.
+    pub fn busy(&self) -> Option<Duration> {
+        self.launches.iter().map(Recording::busy).sum()
+    }
+
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -99,14 +132,18 @@ impl GpuOrder {
 impl GpuCall<'_> {
     /// All that its commands use.
     fn regions(&self) -> impl Iterator<Item = &GpuRegion> {
-        let weights = self.weights.iter().flat_map(|weight| {
-            let values = std::iter::once(&weight.values);
-            values.chain(&weight.scales).chain(&weight.centres)
-        });
         let rows = self.inputs.iter().chain(self.outputs).flatten();
         let own = [self.scratch, self.state.region()];
+        let weights = weight_regions(self.weights);
         weights.chain(rows.map(|rows| &rows.region)).chain(own)
     }
+}
+
+fn weight_regions(weights: &[GpuWeight]) -> impl Iterator<Item = &GpuRegion> {
+    weights.iter().flat_map(|weight| {
+        let values = std::iter::once(&weight.values);
+        values.chain(&weight.scales).chain(&weight.centres)
+    })
 }
 
 /// The memories of regions, each once.
@@ -123,10 +160,11 @@ pub(crate) fn recorded(
     device: &GpuDevice,
     dispatches: &[Dispatch],
     memories: Vec<Arc<Memory>>,
+    timing: Timing,
 ) -> Result<Recording, GpuError> {
     // SAFETY: programs and look-ups give them, after `Program::check` found every width that steps rely on and
-    // `GpuProgram::check` that rows, weights and scratch memory are as large; what modules follow at run time is in the
+    // `GpuProgram::check` or `check_product` that rows, weights and scratch memory are as large; what modules follow at run time is in the
     // state alone, where `CallState::set` keeps it within the limits that the check measured memory by. It leads to caches
     // with all halves that calls name, whose memories the order keeps (`NamedCaches`).
-    unsafe { Recording::new(device.device(), dispatches, memories) }
+    unsafe { Recording::new(device.device(), dispatches, memories, timing) }
 }

@@ -12,7 +12,7 @@ use heg_spirv::{Module, constant};
 use crate::arithmetic::{Arithmetic, Means};
 use crate::error::GpuError;
 use crate::pipelines::Pipelines;
-use crate::vulkan::{Args, Dispatch, Kind, Memory, Recording};
+use crate::vulkan::{Args, Dispatch, Kind, Memory, Recording, Timing};
 
 /// The findings of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl<'a> Asker<'a> {
         let memories = vec![self.input.clone(), self.output.clone()];
         #[allow(unsafe_code, reason = "modules read and write by address")]
         // SAFETY: the module reads three words and writes its results for each of `count` cases, which both have.
-        let recording = unsafe { Recording::new(device, &[dispatch], memories) }?;
+        let recording = unsafe { Recording::new(device, &[dispatch], memories, Timing::None) }?;
         device.wait(recording.submit()?, PATIENCE)?;
         let mut bytes = vec![0; 4 * RESULTS * self.cases.len()];
         self.output.read(0, &mut bytes)?;

@@ -1,8 +1,9 @@
 //! Memory that the host and a device both work on where it lies: for keys and values, which pass between lanes of both.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -52,7 +53,40 @@ impl GpuDevice {
     ///
     /// Error of the driver, above all that there is no more memory.
     pub fn shared_memory(&self, bytes: u64) -> Result<Option<SharedMemory>, GpuError> {
-        shared(self.device(), bytes, self.cache_memory())
+        let made = shared(self.device(), bytes, self.cache_memory())?;
+        if let Some(made) = &made {
+            self.views.note(made);
+        }
+        Ok(made)
+    }
+
+    /// The device's view of bytes of the host; `None` if they are not all in one [`shared_memory`](Self::shared_memory)
+    /// that lives.
+    pub fn region_at(&self, start: *const u8, bytes: usize) -> Option<GpuRegion> {
+        self.views.find(start.addr(), bytes)
+    }
+}
+
+/// Memory that host and device both work on, by the host's addresses.
+#[derive(Default)]
+pub(crate) struct Views(Mutex<BTreeMap<usize, (usize, Weak<Memory>)>>);
+
+impl Views {
+    fn note(&self, made: &SharedMemory) {
+        let mut views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        views.retain(|_, (_, memory)| memory.strong_count() > 0);
+        let memory = Arc::downgrade(&made.region.memory());
+        views.insert(made.start.as_ptr().addr(), (made.len(), memory));
+    }
+
+    fn find(&self, start: usize, bytes: usize) -> Option<GpuRegion> {
+        let views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, (all, memory)) = views.range(..=start).next_back()?;
+        let before = start - first;
+        let fits = before.checked_add(bytes).is_some_and(|end| end <= *all);
+        let memory = memory.upgrade().filter(|_| fits)?;
+        let whole = GpuRegion::whole(memory);
+        whole.part(before as u64, bytes as u64).ok()
     }
 }
 

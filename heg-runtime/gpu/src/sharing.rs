@@ -15,7 +15,7 @@ use crate::arithmetic::Arithmetic;
 use crate::error::GpuError;
 use crate::pipelines::Pipelines;
 use crate::shared::{CacheMemory, PAGES_BYTES, shared};
-use crate::vulkan::{Args, Dispatch, Kind, Memory, Recording};
+use crate::vulkan::{Args, Dispatch, Kind, Memory, Recording, Timing};
 
 /// Alignment of pages that no driver is asked to exceed.
 const ALIGNMENT_MAX: usize = 1 << 16;
@@ -115,7 +115,7 @@ unsafe fn copying(
         waits: false,
     };
     // SAFETY: the caller's.
-    unsafe { Recording::new(pipelines.device(), &[dispatch], memories) }
+    unsafe { Recording::new(pipelines.device(), &[dispatch], memories, Timing::None) }
 }
 
 /// The words from one on, as bytes.

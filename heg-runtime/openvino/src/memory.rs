@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -71,10 +71,12 @@ pub struct HostBuffer {
     copies: RwLock<()>,
 }
 
-/// Zeroed, writable memory at an address that never changes.
+/// Writable memory at an address that never changes; zeroed, unless it is shared.
 enum Pages {
     Mapped(MmapRaw),
     Device(DevicePages),
+    /// Memory that another device works on, too.
+    Shared(Arc<dyn Memory>),
 }
 
 impl Pages {
@@ -88,6 +90,7 @@ impl Pages {
         match self {
             Self::Mapped(map) => map.as_mut_ptr(),
             Self::Device(pages) => pages.as_ptr(),
+            Self::Shared(memory) => memory.as_ptr().cast_mut(),
         }
     }
 }
@@ -121,6 +124,23 @@ impl HostBuffer {
         Ok(Self {
             _loan: Some(loan),
             pages,
+            bytes,
+            copies: RwLock::new(()),
+        })
+    }
+
+    /// Takes the first `bytes` bytes of memory that another device works on, too. What they hold at first is not said.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenvinoError::Allocation`] if the memory is shorter, or read-only.
+    pub fn shared(memory: Arc<dyn Memory>, bytes: usize) -> Result<Self, OpenvinoError> {
+        if memory.access() != Access::ReadWrite || memory.len() < bytes {
+            return Err(OpenvinoError::Allocation { bytes });
+        }
+        Ok(Self {
+            _loan: None,
+            pages: Pages::Shared(memory),
             bytes,
             copies: RwLock::new(()),
         })

@@ -12,7 +12,7 @@ use crate::world::{GPU_ALONE, GPU_AND_CPU, World, impatient, policy};
 const MINUTES: Duration = Duration::from_secs(240);
 
 /// The work of a device for an engine before its first request.
-fn before_requests(layer: &Installed, name: &str, soc: &'static str) -> VkCounts {
+pub(super) fn before_requests(layer: &Installed, name: &str, soc: &'static str) -> VkCounts {
     plan(layer, &VkPlan::default());
     drop(World::new(name, soc));
     let seen = Seen::at_end(layer);

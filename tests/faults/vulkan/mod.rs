@@ -6,6 +6,7 @@ mod examined;
 mod figures;
 mod lanes;
 mod loading;
+mod pairs;
 mod worlds;
 
 use std::path::Path;

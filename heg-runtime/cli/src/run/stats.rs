@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use heg_runtime::energy::{DomainEnergy, EnergyMeter};
-use heg_runtime::engine::{PairStatus, Status};
+use heg_runtime::engine::{PairStatus, PartStatus, Status};
 
 use crate::options::peak_rss_bytes;
 
@@ -70,6 +70,9 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
     }
     if let Some(pair) = status.pair {
         eprintln!("{}", hand_overs(pair));
+        if let Some(parts) = pair.parts {
+            eprintln!("{}", parts_on_device(parts));
+        }
     }
     if let Some(moved) = status.moved_caches {
         let bytes = moved.to_device_bytes + moved.to_host_bytes;
@@ -105,6 +108,7 @@ fn hand_overs(pair: PairStatus) -> String {
         hand_overs,
         median_ns,
         p99_ns,
+        parts: _,
         lost,
     } = pair;
     let lost = lost.map_or(String::new(), |side| {
@@ -113,6 +117,19 @@ fn hand_overs(pair: PairStatus) -> String {
     let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| ns as f64 / 1e3);
     format!(
         "pair   {median_us:>9.1} us  median of {hand_overs} hand-overs, {p99_us:.1} us for 99 in 100{lost}"
+    )
+}
+
+/// Describes the parts of products that a GPU computed.
+fn parts_on_device(parts: PartStatus) -> String {
+    let PartStatus {
+        count,
+        median_ns,
+        p99_ns,
+    } = parts;
+    let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| ns as f64 / 1e3);
+    format!(
+        "GPU    {median_us:>9.1} us  median way there and back of {count} parts, {p99_us:.1} us for 99 in 100"
     )
 }
 
@@ -196,12 +213,21 @@ mod tests {
             hand_overs: 320,
             median_ns: 384,
             p99_ns: 12_288,
+            parts: None,
             lost,
         };
         let line = "pair         0.4 us  median of 320 hand-overs, 12.3 us for 99 in 100";
         assert_eq!(hand_overs(pair(None)), line);
         let lost = hand_overs(pair(Some(heg_spec::Side::Second)));
         assert_eq!(lost, format!("{line}; the second device was lost"));
+        let parts = PartStatus {
+            count: 96,
+            median_ns: 40_960,
+            p99_ns: 163_840,
+        };
+        let line =
+            "GPU         41.0 us  median way there and back of 96 parts, 163.8 us for 99 in 100";
+        assert_eq!(parts_on_device(parts), line);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) struct PairBarrier {
     /// Index of the lost side, [`BOTH`] or [`NONE`].
     lost: AtomicU8,
     hand_overs: HandOverCounts,
+    /// Times that a partner's parts took beside its work: to get there, and back.
+    partner_hand_overs: HandOverCounts,
     /// Decides whether waits poll or sleep.
     backoff: PollBackoff,
     /// Number of threads that wait for the bell, or are about to.
@@ -53,6 +55,16 @@ impl PairWatch {
     /// Hand-over latencies so far.
     pub fn hand_overs(&self) -> HandOvers {
         self.0.hand_overs.read()
+    }
+
+    /// Times that parts of a partner took beside its work: until it began, and until its side knew of the end.
+    pub fn partner_hand_overs(&self) -> HandOvers {
+        self.0.partner_hand_overs.read()
+    }
+
+    /// Records the time that a part of a partner took beside its work.
+    pub(crate) fn note_partner(&self, took: Duration) {
+        self.0.partner_hand_overs.add(took.as_nanos() as u64);
     }
 
     /// The lost side, if any: the other runs everything.
@@ -122,6 +134,7 @@ impl PairBarrier {
             late: [const { AtomicBool::new(false) }; 2],
             lost: AtomicU8::new(NONE),
             hand_overs: HandOverCounts::new(),
+            partner_hand_overs: HandOverCounts::new(),
             backoff: PollBackoff::new(),
             sleeping: AtomicUsize::new(0),
             bell: (Mutex::new(()), Condvar::new()),

@@ -15,12 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use heg_artifacts::Bundle;
+use heg_cpu::Partner;
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory};
 use heg_sched::{Class, Launch, Switching};
-use heg_spec::Soc;
 use heg_spec::policy::Pairing;
 use heg_spec::soc::Device;
+use heg_spec::{DeviceClass, Soc};
 
 use crate::batch::{Batch, Coming, GoesOn};
 use crate::error::{ExecError, Loss};
@@ -115,8 +116,15 @@ pub(crate) trait Backend: Send + Sync {
     /// Takes sections from memory that is laid out like the bundle's file.
     fn read_from(&mut self, _: &Arc<dyn Memory>) {}
 
-    /// Has the roles of NPU and iGPU run kernels together; false where it cannot.
-    fn pair_up(&mut self, _: Pairing, _: PairLanes) -> Result<bool, ExecError> {
+    /// Gives the device of a role up to a pair, of which it becomes a half: it runs nothing alone from then on. `None` if it
+    /// has none that computes parts of kernels.
+    fn give_half(&mut self, _: &Arc<Bundle>) -> Result<Option<Half>, ExecError> {
+        Ok(None)
+    }
+
+    /// Has the roles of NPU and iGPU run kernels together, one of them by a device of another back end if that gave one;
+    /// false where it cannot.
+    fn pair_up(&mut self, _: Pairing, _: PairLanes, _: Option<Half>) -> Result<bool, ExecError> {
         Ok(false)
     }
 
@@ -124,6 +132,16 @@ pub(crate) trait Backend: Send + Sync {
     fn pair(&self) -> Option<&Arc<PairedRoles>> {
         None
     }
+}
+
+/// A device that computes parts of the products of CPU programs.
+#[derive(Clone)]
+pub(crate) struct Half {
+    /// The role that it has in the pair.
+    pub(crate) role: DeviceClass,
+    pub(crate) partner: Arc<dyn Partner>,
+    /// Its name, as a user reads it.
+    pub(crate) name: String,
 }
 
 /// Where a form is made from.

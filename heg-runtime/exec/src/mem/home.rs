@@ -2,13 +2,16 @@
 //!
 //! On most devices host memory will do. An NPU is lent each range once, for as long as that lives, or gives it out of its
 //! own (`heg_openvino::DeviceMemory`). Where it does neither, host memory serves all the same: its plugin then copies. A GPU
-//! whose memory is the host's works on KV caches where they are (`heg_gpu::SharedMemory`); rows of activations are copied.
+//! whose memory is the host's works on KV caches where they are (`heg_gpu::SharedMemory`), and as half of a pair on rows of
+//! activations, too; alone it has copies of these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heg_gpu::{CacheMemory, GpuDevice, SharedMemory};
 use heg_openvino::{DeviceMemory, HostBuffer, OpenvinoError};
+
+use super::region::Region;
 
 /// The place of buffers of rows and of KV caches. Clones share it.
 #[derive(Clone, Default)]
@@ -19,7 +22,16 @@ enum Place {
     #[default]
     Host,
     Npu(Arc<Shared>),
-    Gpu(Arc<GpuDevice>),
+    Gpu(Arc<GpuDevice>, Rows),
+}
+
+/// The way in which rows of activations reach a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// They are the host's, and copied at each pass.
+    Copied,
+    /// They are in memory that both work on, as halves of a pair need it.
+    Shared,
 }
 
 struct Shared {
@@ -58,10 +70,12 @@ impl MemoryHome {
     }
 
     /// Memory that a GPU works on, too, if its memory is the host's.
-    pub(crate) fn with_gpu(device: &Arc<GpuDevice>) -> Self {
+    pub(crate) fn with_gpu(device: &Arc<GpuDevice>, rows: Rows) -> Self {
         match device.cache_memory() {
             CacheMemory::Copied => Self::default(),
-            CacheMemory::Imported | CacheMemory::Shared => Self(Place::Gpu(Arc::clone(device))),
+            CacheMemory::Imported | CacheMemory::Shared => {
+                Self(Place::Gpu(Arc::clone(device), rows))
+            }
         }
     }
 
@@ -73,7 +87,7 @@ impl MemoryHome {
     /// The better home of two: an NPU copies all rows at each inference, a GPU some rows when a request passes to it.
     pub(crate) fn or(self, other: Self) -> Self {
         match (&self.0, &other.0) {
-            (Place::Host, _) | (Place::Gpu(_), Place::Npu(_)) => other,
+            (Place::Host, _) | (Place::Gpu(..), Place::Npu(_)) => other,
             _ => self,
         }
     }
@@ -81,7 +95,7 @@ impl MemoryHome {
     /// Rows of caches are allocated in multiples of this.
     pub(super) fn cache_rows_step(&self) -> usize {
         match self.0 {
-            Place::Gpu(_) => GPU_ROWS,
+            Place::Gpu(..) => GPU_ROWS,
             Place::Host | Place::Npu(_) => 1,
         }
     }
@@ -89,11 +103,11 @@ impl MemoryHome {
     /// Memory for a cache, if this is the home of a GPU that has some left.
     pub(super) fn shared_with_gpu(&self, bytes: usize) -> Option<SharedMemory> {
         match &self.0 {
-            Place::Gpu(device) if !device.is_lost() => {
+            Place::Gpu(device, _) if !device.is_lost() => {
                 device.shared_memory(bytes as u64).ok().flatten()
             }
             // A device out of memory costs copies, and no answer.
-            Place::Gpu(_) | Place::Host | Place::Npu(_) => None,
+            Place::Gpu(..) | Place::Host | Place::Npu(_) => None,
         }
     }
 
@@ -105,14 +119,19 @@ impl MemoryHome {
                 let told = &shared.told;
                 (count(&told.known_bytes), count(&told.refused_bytes))
             }
-            Place::Host | Place::Gpu(_) => (0, 0),
+            Place::Host | Place::Gpu(..) => (0, 0),
         }
     }
 
-    /// Allocates zeroed memory.
+    /// Allocates memory: zeroed, unless a GPU works on it, too.
     pub(crate) fn buffer(&self, bytes: usize) -> Result<HostBuffer, OpenvinoError> {
-        let Place::Npu(shared) = &self.0 else {
-            return HostBuffer::new(bytes);
+        let shared = match &self.0 {
+            Place::Npu(shared) => shared,
+            Place::Gpu(_, Rows::Shared) => match self.shared_with_gpu(bytes) {
+                Some(shared) => return HostBuffer::shared(Arc::new(Region::Gpu(shared)), bytes),
+                None => return HostBuffer::new(bytes),
+            },
+            Place::Gpu(_, Rows::Copied) | Place::Host => return HostBuffer::new(bytes),
         };
         let known = match shared.way {
             Way::Lent => HostBuffer::lent(bytes, &shared.device),

@@ -20,13 +20,14 @@ mod region;
 
 pub use activations::{ActivationRows, RowBuffer, Scratch, Widths};
 pub use home::MemoryHome;
-pub(crate) use home::Way;
+pub(crate) use home::{Rows, Way};
 pub use kv::Half;
 pub use kv::KvCache;
 pub(crate) use kv::KvStamp;
 pub use kv_room::KvRoom;
 pub use kv_shape::KvShape;
 pub use program_rows::ProgramRows;
+pub(crate) use program_rows::partner_memory;
 pub use region::BundleMemory;
 
 /// Converts an element type of a bundle to OpenVINO's.

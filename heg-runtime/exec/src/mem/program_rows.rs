@@ -4,7 +4,9 @@ use std::ptr::NonNull;
 
 use heg_openvino::Memory;
 
+use heg_cpu::PartnerMemory;
 pub use heg_cpu::ProgramRows;
+use heg_gpu::SharedMemory;
 
 /// Returns rows `first..first + count`, each `row_bytes` long, from `offset` on; `None` if some are outside the
 /// memory.
@@ -26,4 +28,12 @@ pub(super) fn program_rows(
     // programs of an order run one after the other.
     let rows = unsafe { ProgramRows::new(address.add(start), count, row_bytes, row_bytes) };
     Some(rows)
+}
+
+/// Returns memory of a GPU as scratch memory of a pair whose other half is the CPU.
+pub(crate) fn partner_memory(shared: SharedMemory) -> Option<PartnerMemory> {
+    let (first, bytes) = (NonNull::new(shared.as_ptr())?, shared.len());
+    // SAFETY: the memory is readable and writable for as long as `shared` lives, which the result owns. The GPU works on it
+    // only while the pair has it compute a part of a product.
+    Some(unsafe { PartnerMemory::new(first, bytes, Box::new(shared)) })
 }

@@ -1,11 +1,12 @@
 //! Checks of a call: all that modules read and write is there. Modules check nothing.
 
 use heg_artifacts::manifest::{ElementType, Port, Role};
-use heg_artifacts::program::BufferPlace;
+use heg_artifacts::program::{BufferId, BufferPlace, Step};
 
 use heg_spirv::is_cache;
 
-use super::{GpuCall, GpuProgram, GpuRows, GpuWeight};
+use super::product::OUTPUT_STEP;
+use super::{GpuCall, GpuProduct, GpuProgram, GpuRows, GpuWeight};
 use crate::error::GpuError;
 
 impl GpuProgram {
@@ -33,6 +34,61 @@ impl GpuProgram {
         let outputs = self.outputs.iter().zip(call.outputs).enumerate();
         for (index, (port, rows)) in outputs {
             self.check_port("output", index, port, rows.as_ref(), call)?;
+        }
+        Ok(())
+    }
+
+    /// Fails where areas of a product lack anything of the buffers that they work on.
+    pub(super) fn check_product(
+        &self,
+        product: &GpuProduct<'_>,
+        buffers: &[BufferId],
+    ) -> Result<(), GpuError> {
+        let rows = product.rows;
+        at_least("rows", 0, 1, u64::from(rows))?;
+        same("weights", self.parameters.len(), product.weights.len())?;
+        let scratch = 4 * u64::from(self.scratch_elements()) * u64::from(rows);
+        let found = product.scratch.bytes();
+        at_least("bytes of scratch memory", 0, scratch, found)?;
+        for (index, weight) in product.weights.iter().enumerate() {
+            self.check_weight(index, weight)?;
+        }
+        for id in buffers {
+            let buffer = self.program.buffers.get(id.0 as usize);
+            let (side, all, port) = match buffer.map(|buffer| buffer.place) {
+                Some(BufferPlace::Input(port)) => ("input", product.inputs, port),
+                Some(BufferPlace::Output(port)) => ("output", product.outputs, port),
+                Some(BufferPlace::Scratch { .. }) | None => continue,
+            };
+            let of_port = all.get(port as usize).and_then(Option::as_ref);
+            let Some(of_port) = of_port else {
+                return at_least("rows of an input or output", port as usize, 1, 0);
+            };
+            check_stride(side, port as usize, self.width(*id), of_port, rows)?;
+        }
+        let Some(Step::Product { parts, .. }) = self.program.steps.get(product.step) else {
+            return at_least("product", product.step, 1, 0);
+        };
+        for (index, area) in product.areas.iter().enumerate() {
+            let part = parts.get(area.part);
+            let width = part.map_or(0, |part| self.width(part.out));
+            let (outputs, of_rows) = (&area.outputs, &area.rows);
+            let ends = [(outputs, width), (of_rows, rows)];
+            for (range, end) in ends {
+                at_least(
+                    "end of an area",
+                    index,
+                    u64::from(range.end),
+                    u64::from(end),
+                )?;
+                let begin = u64::from(range.start) + 1;
+                at_least("size of an area", index, begin, u64::from(range.end))?;
+            }
+            same(
+                "first output of an area",
+                0,
+                (outputs.start % OUTPUT_STEP) as usize,
+            )?;
         }
         Ok(())
     }
@@ -119,13 +175,6 @@ fn check_rows(
         true => call.state.limits().positions,
         false => call.rows,
     };
-    let (stride, width) = (u64::from(rows.stride), u64::from(port.width));
-    at_least(
-        "elements from a row to the next of an input or output",
-        index,
-        width,
-        stride,
-    )?;
     if tables {
         // Modules take the width for the distance.
         same(
@@ -134,6 +183,24 @@ fn check_rows(
             rows.stride as usize,
         )?;
     }
+    check_stride(side, index, port.width, rows, count)
+}
+
+/// Fails unless there are as many rows of a width.
+fn check_stride(
+    side: &'static str,
+    index: usize,
+    width: u32,
+    rows: &GpuRows,
+    count: u32,
+) -> Result<(), GpuError> {
+    let (stride, width) = (u64::from(rows.stride), u64::from(width));
+    at_least(
+        "elements from a row to the next of an input or output",
+        index,
+        width,
+        stride,
+    )?;
     let elements = u64::from(count.saturating_sub(1)) * stride + width;
     let bytes = ElementType::F32.bytes_of(elements).unwrap_or(u64::MAX);
     let what = match side {

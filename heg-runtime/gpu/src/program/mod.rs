@@ -1,5 +1,6 @@
 //! Programs on a device: made ready once for a kernel, and written down as dispatches for each call.
 
+mod area;
 mod call;
 mod check;
 mod product;
@@ -11,6 +12,7 @@ use heg_artifacts::program::{BufferId, BufferPlace, Program, Step};
 use heg_spec::Activations;
 use heg_spirv::{Shapes, is_cache};
 
+pub use area::{GpuArea, GpuProduct};
 pub use call::{GpuCall, GpuRows, GpuWeight};
 pub(crate) use steps::row_pieces;
 
@@ -78,6 +80,7 @@ impl GpuProgram {
             program: self,
             device,
             call,
+            window: None,
         };
         let mut all = Vec::new();
         // Buffers that were written since the device last waited, within one phase: later phases write where it read.
@@ -183,6 +186,12 @@ impl GpuProgram {
             BufferPlace::Output(port) => self.outputs.get(port as usize),
             BufferPlace::Scratch { .. } => None,
         }
+    }
+
+    /// Whether a buffer's rows are integers that share scales.
+    fn is_integers(&self, id: BufferId) -> bool {
+        let mut all = self.shapes.are_integers();
+        all.nth(id.0 as usize).unwrap_or(false)
     }
 
     /// Whether a buffer is keys or values of the cache.

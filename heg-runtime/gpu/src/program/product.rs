@@ -1,5 +1,8 @@
 //! Products as dispatches.
 
+use std::ops::Range;
+
+use heg_artifacts::manifest::Parameter;
 use heg_artifacts::program::{BufferId, Part};
 use heg_spirv::{Module, StepShape};
 
@@ -16,12 +19,13 @@ mod flag {
 }
 
 impl Writer<'_> {
-    /// The product of rows with one matrix.
+    /// The product of rows with some outputs of one matrix, which begin at a multiple of [`OUTPUT_STEP`].
     pub(super) fn product(
         &self,
         x: BufferId,
         part: &Part,
         shape: &StepShape,
+        outputs: Range<u32>,
     ) -> Result<Dispatch, GpuError> {
         let index = part.weight.0 as usize;
         let parameter = self.program.parameters.get(index);
@@ -36,9 +40,14 @@ impl Writer<'_> {
             });
         };
         let (from, to) = (self.placed(x), self.placed(part.out));
-        let outputs = self.program.width(part.out);
-        let address =
-            |region: &Option<crate::GpuRegion>| region.as_ref().map_or(0, |it| it.address());
+        let before = Before::new(parameter, outputs.start);
+        let first = 4 * u64::from(outputs.start);
+        let outputs = outputs.end - outputs.start;
+        let address = |region: &Option<crate::GpuRegion>| {
+            region
+                .as_ref()
+                .map_or(0, |it| it.address() + before.affine_bytes)
+        };
         let residual = part
             .residual
             .map(|residual| (self.placed(residual.to), residual.factor));
@@ -51,13 +60,13 @@ impl Writer<'_> {
         let rows = self.call.rows;
         let args = Args {
             at: [
-                weight.values.address(),
+                weight.values.address() + before.value_bytes,
                 address(&weight.scales),
                 address(&weight.centres),
                 from.address,
-                part.bias.map_or(0, |bias| self.values(bias)),
-                residual.map_or(0, |(to, _)| to.address),
-                to.address,
+                part.bias.map_or(0, |bias| self.values(bias) + first),
+                residual.map_or(0, |(to, _)| to.address + first),
+                to.address + first,
                 0,
             ],
             n: [
@@ -98,5 +107,31 @@ impl Writer<'_> {
         constants.extend(tiling.constants());
         let module = tiling.module(self.device.probe().arithmetic.dots);
         self.dispatch(module, &constants, args, tiling.groups(shape))
+    }
+}
+
+/// Outputs at whose multiples a matrix is cut. Chosen: rows of eight outputs, and their scales, are whole words whatever
+/// their element type.
+pub(super) const OUTPUT_STEP: u32 = 8;
+
+/// Bytes of a weight before one of its outputs.
+struct Before {
+    value_bytes: u64,
+    affine_bytes: u64,
+}
+
+impl Before {
+    fn new(parameter: &Parameter, output: u32) -> Self {
+        let (rows, columns) = match parameter.shape.as_slice() {
+            [rows, rest @ ..] => (*rows, rest.iter().map(|size| u64::from(*size)).product()),
+            [] => (1, 1),
+        };
+        let elements = u64::from(output) * columns;
+        let of_row = parameter.affine_bytes() / u64::from(rows.max(1));
+        Self {
+            // Whole steps of outputs are whole bytes.
+            value_bytes: parameter.element.bytes_of(elements).unwrap_or(0),
+            affine_bytes: u64::from(output) * of_row,
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! Steps of a program as dispatches.
 
 use heg_artifacts::manifest::{ElementType, Port, Role};
-use heg_artifacts::program::{Attention, BufferId, BufferPlace, ParameterId, Step, scratch_width};
+use heg_artifacts::program::{
+    Attention, BufferId, BufferPlace, ParameterId, Part, Step, scratch_width,
+};
 use heg_spirv::{Module, StepShape, constant, is_cache};
 
 use super::{GpuCall, GpuProgram, GpuRows};
 use crate::device::GpuDevice;
 use crate::error::GpuError;
+use crate::region::GpuRegion;
 use crate::vulkan::{Args, Dispatch};
 
 /// Writes the steps of one call down.
@@ -14,6 +17,18 @@ pub(super) struct Writer<'a> {
     pub(super) program: &'a GpuProgram,
     pub(super) device: &'a GpuDevice,
     pub(super) call: &'a GpuCall<'a>,
+    /// The larger call whose rows these are; `None` if they are a call of their own.
+    pub(super) window: Option<Window<'a>>,
+}
+
+/// Some rows of a larger call, whose memory the device shares with another.
+#[derive(Clone, Copy)]
+pub(super) struct Window<'a> {
+    /// Rows of the larger call, which scratch memory is laid out for.
+    pub(super) rows: u32,
+    pub(super) first_row: u32,
+    /// Memory of the device's own for operands, which the other has in another form.
+    pub(super) operands: &'a GpuRegion,
 }
 
 /// Where a buffer's rows are; at address 0 there are none.
@@ -111,7 +126,9 @@ impl Writer<'_> {
         let one = match step {
             Step::Product { x, parts } => {
                 let parts = parts.iter().zip(shapes);
-                let product = |(part, shape)| self.product(*x, part, shape);
+                let product = |(part, shape): (&Part, _)| {
+                    self.product(*x, part, shape, 0..self.program.width(part.out))
+                };
                 return parts.map(product).collect();
             }
             Step::RmsNorm {
@@ -292,11 +309,15 @@ impl Writer<'_> {
             return Placed::default();
         };
         if let BufferPlace::Scratch { first } = buffer.place {
-            let first = 4 * u64::from(first) * u64::from(self.call.rows);
-            return Placed {
-                address: self.call.scratch.address() + first,
-                stride: scratch_width(buffer.width),
-            };
+            let stride = scratch_width(buffer.width);
+            if let Some(window) = self.window.filter(|_| self.program.is_integers(id)) {
+                let address = window.operands.address();
+                return Placed { address, stride };
+            }
+            let rows = self.window.map_or(self.call.rows, |window| window.rows);
+            let first = 4 * u64::from(first) * u64::from(rows);
+            let address = self.call.scratch.address() + first;
+            return self.behind_first(Placed { address, stride });
         }
         if let Some(port) = self.program.port_of(buffer.place)
             && is_cache(port.role)
@@ -304,7 +325,18 @@ impl Writer<'_> {
             return self.half(port);
         }
         let rows = self.program.port_rows(buffer.place, self.call);
-        rows.map(Placed::from).unwrap_or_default()
+        let rows = rows.map(Placed::from);
+        rows.map_or_else(Placed::default, |rows| self.behind_first(rows))
+    }
+
+    /// The first of the rows that are written down, of rows of the larger call.
+    fn behind_first(&self, rows: Placed) -> Placed {
+        let first = self.window.map_or(0, |window| window.first_row);
+        let before = 4 * u64::from(first) * u64::from(rows.stride);
+        Placed {
+            address: rows.address + before,
+            ..rows
+        }
     }
 
     /// The half of caches that a port is, by its number.

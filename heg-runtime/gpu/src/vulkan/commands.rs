@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ash::vk;
 
+use super::clock::Clock;
 use super::copies::Copies;
 use super::device::Device;
 use super::memory::Memory;
@@ -50,8 +51,17 @@ pub(crate) struct Recording {
     /// The objects that the commands use.
     _pipelines: Vec<Arc<Pipeline>>,
     _memories: Vec<Arc<Memory>>,
+    clock: Option<Clock>,
     /// The timeline's value of the last submission.
     last: Mutex<u64>,
+}
+
+/// Whether commands read the device's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timing {
+    None,
+    /// Before and behind all dispatches.
+    Clock,
 }
 
 /// The longest wait for the device when a recording is dropped.
@@ -69,8 +79,13 @@ impl Recording {
         device: &Arc<Device>,
         dispatches: &[Dispatch],
         memories: Vec<Arc<Memory>>,
+        timing: Timing,
     ) -> Result<Self, GpuError> {
         let failed = |code| device.failed("recording", code);
+        let clock = match timing {
+            Timing::None => None,
+            Timing::Clock => Clock::new(device).map_err(failed)?,
+        };
         // SAFETY: the pool is locked, as all recording wants it.
         let handle = device.with_queue(|queue| unsafe {
             let info = vk::CommandBufferAllocateInfo::default()
@@ -82,7 +97,7 @@ impl Recording {
                 .map_err(failed)?;
             let handle = buffers.first().copied();
             let handle = handle.ok_or_else(|| failed(vk::Result::ERROR_UNKNOWN))?;
-            let written = write(device, handle, dispatches).map_err(failed);
+            let written = write(device, handle, dispatches, clock.as_ref()).map_err(failed);
             if written.is_err() {
                 device.handle.free_command_buffers(queue.pool, &[handle]);
             }
@@ -94,8 +109,14 @@ impl Recording {
             handle,
             _pipelines: pipelines.collect(),
             _memories: memories,
+            clock,
             last: Mutex::new(0),
         })
+    }
+
+    /// The time that the device was busy with the last submission, which is done; `None` if it was not taken.
+    pub(crate) fn busy(&self) -> Option<Duration> {
+        self.clock.as_ref()?.between()
     }
 
     /// Submits the commands, once those of an earlier submission are done; the value to wait for.
@@ -185,12 +206,16 @@ unsafe fn write(
     device: &Device,
     commands: vk::CommandBuffer,
     dispatches: &[Dispatch],
+    clock: Option<&Clock>,
 ) -> Result<(), vk::Result> {
     let calls = &device.handle;
     // SAFETY: the commands are fresh; pipelines are of this device, whose layout has the arguments' size; grids are
     // within the limits that every device has.
     unsafe {
         calls.begin_command_buffer(commands, &vk::CommandBufferBeginInfo::default())?;
+        if let Some(clock) = clock {
+            clock.begin(commands);
+        }
         // What was written before; a submission has the host's writes by itself.
         for (index, dispatch) in dispatches.iter().enumerate() {
             if dispatch.waits || index == 0 {
@@ -203,6 +228,9 @@ unsafe fn write(
             calls.cmd_push_constants(commands, device.layout, stage, 0, &bytes);
             let [x, y] = dispatch.groups;
             calls.cmd_dispatch(commands, x, y, 1);
+        }
+        if let Some(clock) = clock {
+            clock.end(commands);
         }
         calls.end_command_buffer(commands)
     }

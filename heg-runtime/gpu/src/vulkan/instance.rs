@@ -47,6 +47,8 @@ pub(crate) struct Candidate {
     pub(crate) shared_bytes: u32,
     /// Invocations of a workgroup at most.
     pub(crate) invocations: u32,
+    /// Time of a tick of its clock, in ns; `None` if it has no clock that commands read.
+    pub(super) tick_ns: Option<f32>,
     pub(super) dot_extension: bool,
 }
 
@@ -220,6 +222,8 @@ impl Instance {
             },
             shared_bytes: properties.limits.max_compute_shared_memory_size,
             invocations: properties.limits.max_compute_work_group_invocations,
+            tick_ns: (properties.limits.timestamp_compute_and_graphics != 0)
+                .then_some(properties.limits.timestamp_period),
             dot_extension,
         }
     }

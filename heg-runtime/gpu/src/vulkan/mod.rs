@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code, reason = "calls of the Vulkan interface")]
 
+mod clock;
 mod commands;
 mod copies;
 mod device;
@@ -14,7 +15,7 @@ mod memory;
 mod pipeline;
 mod pipeline_cache;
 
-pub(crate) use commands::{Args, Dispatch, Recording, submit};
+pub(crate) use commands::{Args, Dispatch, Recording, Timing, submit};
 pub(crate) use copies::{Copies, Towards};
 pub(crate) use device::Device;
 pub(crate) use instance::{Candidate, Instance};

@@ -1,7 +1,7 @@
 //! The machines of a comparison: CPU programs as one device, or as a pair.
 
 use anyhow::{Context, Result};
-use heg_runtime::Loaded;
+use heg_runtime::{Loaded, RungSource};
 use heg_runtime::exec::{HandOvers, Loader, PairLanes, PairedRoles};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
 use heg_spec::{DeviceClass, Soc, shipped};
@@ -18,6 +18,10 @@ pub(super) enum Shape {
         level: PairLevel,
         synchronisation: Synchronisation,
     },
+    /// A GPU, with a thread for what it does not run.
+    Gpu,
+    /// A GPU and one thread of the CPU, which share each product.
+    GpuPair,
 }
 
 impl Shape {
@@ -33,8 +37,11 @@ impl Shape {
     }
 
     fn soc(self) -> Result<Soc> {
-        let Self::One(threads) = self else {
-            return Ok(shipped::soc("host-pair")?);
+        let threads = match self {
+            Self::One(threads) => threads,
+            Self::Pair { .. } => return Ok(shipped::soc("host-pair")?),
+            Self::Gpu => return Ok(shipped::soc("host-gpu")?),
+            Self::GpuPair => return Ok(shipped::soc("host-pair-gpu")?),
         };
         let mut soc = shipped::soc("host-cpu")?;
         for device in &mut soc.devices {
@@ -53,6 +60,8 @@ pub(super) struct Machine {
     pair: Option<Arc<PairedRoles>>,
     /// The role whose kernels are run alone.
     pub(super) role: DeviceClass,
+    /// What runs them there.
+    pub(super) source: RungSource,
 }
 
 impl Machine {
@@ -60,22 +69,34 @@ impl Machine {
         let loader = loaded.loader(&shape.soc()?)?;
         let (loader, role) = match shape {
             Shape::One(_) => (loader, DeviceClass::Cpu),
+            Shape::Gpu => {
+                let role = loader.devices().iter().find(|it| it.gpu.is_some());
+                let role = role.context("the SoC has no GPU")?.role;
+                (loader, role)
+            }
             Shape::Pair {
                 level,
                 synchronisation,
-            } => {
-                let pairing = Pairing {
-                    level,
-                    synchronisation,
-                };
-                (loader.paired(pairing, PairLanes::One)?, DeviceClass::Npu)
+            } => (paired(loader, level, synchronisation)?, DeviceClass::Npu),
+            Shape::GpuPair => {
+                let (level, waits) = (PairLevel::Tensor, Synchronisation::Fast);
+                (paired(loader, level, waits)?, DeviceClass::Npu)
             }
         };
         Ok(Self {
             pair: loader.pair().cloned(),
             loader: Some(loader),
             role,
+            source: match shape {
+                Shape::Gpu => RungSource::Gpu,
+                Shape::One(_) | Shape::Pair { .. } | Shape::GpuPair => RungSource::Program,
+            },
         })
+    }
+
+    /// The two that run kernels together, if they do.
+    pub(super) fn pair(&self) -> Option<&PairedRoles> {
+        self.pair.as_deref()
     }
 
     /// The loader, once.
@@ -83,8 +104,21 @@ impl Machine {
         self.loader.take().context("the machine is in use")
     }
 
+    /// How long parts of a GPU took beside its work so far.
+    pub(super) fn hand_overs_of_gpu(&self) -> Option<HandOvers> {
+        self.pair.as_ref()?.hand_overs_of_half()
+    }
+
     /// How long the sides of a pair took to hand over so far.
     pub(super) fn hand_overs(&self) -> Option<HandOvers> {
         self.pair.as_ref()?.hand_overs()
     }
+}
+
+fn paired(loader: Loader, level: PairLevel, synchronisation: Synchronisation) -> Result<Loader> {
+    let pairing = Pairing {
+        level,
+        synchronisation,
+    };
+    Ok(loader.paired(pairing, PairLanes::One)?)
 }

@@ -4,7 +4,7 @@ use super::machines::Machine;
 use anyhow::{Context, Result, anyhow};
 use heg_artifacts::manifest::Role;
 use heg_runtime::exec::{Executor, ExecutorOptions, LoneKernel, Place, Sequence};
-use heg_runtime::{Rung, RungSource};
+use heg_runtime::Rung;
 use heg_sched::Logits;
 use heg_spec::{Group, Seeded};
 use std::time::Instant;
@@ -59,7 +59,7 @@ impl Kernel {
         let rung = Rung {
             role: machine.role,
             variant: variant.context("the bundle has no CPU programs")?,
-            source: RungSource::Program,
+            source: machine.source,
         };
         let place = Place {
             layer: Some(0),

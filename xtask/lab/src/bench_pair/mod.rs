@@ -2,6 +2,7 @@
 //! threads. All of a comparison take turns in one process, so that a machine that is slower for a while is so for all.
 
 mod cost;
+mod gpu;
 mod machines;
 mod measure;
 mod report;
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let rounds = args.rounds.get();
     let mut report = Report::new(&loaded.bundle().manifest().model.name, rounds);
     let parts = match args.only.as_slice() {
-        [] => Part::value_variants(),
+        [] => &Part::value_variants()[..4],
         only => only,
     };
     for part in parts {
@@ -62,6 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Part::Decode => decoding(&loaded, rounds, &mut report)?,
             Part::Memory => cost::memory(&loaded, &bundle, &mut report)?,
             Part::Waits => cost::waits(&loaded, rounds, &mut report)?,
+            Part::Gpu => gpu::pair(&loaded, rounds, &mut report)?,
         }
         print!("{}", report::table(&report.lines[first..]));
     }
@@ -82,6 +84,8 @@ enum Part {
     Memory,
     /// What waiting costs neighbours, and an idle machine.
     Waits,
+    /// The CPU and a GPU as a pair, beside each alone and beside fixed shares; only where it is asked for.
+    Gpu,
 }
 
 const FAST: Shape = Shape::pair(PairLevel::Tensor, Synchronisation::Fast);
@@ -143,9 +147,11 @@ const ROUNDS: NonZeroUsize = match NonZeroUsize::new(15) {
 const AFTER_HELP: &str = "\
 Two lanes of CPU programs with one thread each run every kernel together. Beside them stand one lane, and one device with
 two threads, on the same rows of the same bundle. Times are medians of all rounds; a ratio above 1 says how much faster the
-pair is. A hand-over is the time from the end of one side's part until the other goes on. Devices of unequal speed and with
-static shapes are simulated: `cargo xtask evaluate --paper heterollm`.
+pair is. A hand-over is the time from the end of one side's part until the other goes on. `--only gpu` measures a pair of
+unlike devices: a thread of the CPU and the GPU that `HEG_VK_DRIVER` names. Devices with static shapes are simulated:
+`cargo xtask evaluate --paper heterollm`.
 
 Examples:
   cargo xtask bench-pair --json pair.json
-  cargo xtask bench-pair --model smollm2-135m-instruct --rounds 25";
+  cargo xtask bench-pair --model smollm2-135m-instruct --rounds 25
+  LP_NUM_THREADS=1 cargo xtask bench-pair --only gpu --model smollm2-135m-instruct";

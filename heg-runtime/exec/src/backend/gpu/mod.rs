@@ -9,6 +9,7 @@
 mod alone;
 mod caches;
 mod form;
+mod half;
 mod halves;
 mod memory;
 mod moved;
@@ -24,27 +25,30 @@ use std::sync::Arc;
 
 use heg_artifacts::Bundle;
 use heg_files::OwnFolder;
-use heg_gpu::{Fidelity, GpuDevice, GpuOptions};
+use heg_gpu::{CacheMemory, Fidelity, GpuDevice, GpuOptions};
 use heg_spec::soc::{Device, Gpu};
 use heg_spec::{Activations, DeviceClass, Soc};
 
 use super::runner::Runner;
-use super::{Backend, Origin, Session, SessionRoom};
+use super::{Backend, Half, Origin, Session, SessionRoom};
 use crate::error::{ExecError, chain};
 use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, GpuFacts, Rung, RungSource};
-use crate::mem::MemoryHome;
+use crate::mem::{MemoryHome, Rows};
 use crate::parts::Parts;
 use crate::soc::device_of;
 use form::GpuForm;
+use half::GpuHalf;
 pub use moved::MovedCaches;
-use role::{GpuRole, Opened};
+use role::{GpuRole, Opened, failed};
 use session::GpuSession;
 
 /// The GPUs of a SoC, by role.
 pub(super) struct GpuPrograms {
     /// With the reason where a device cannot be used.
     of_role: BTreeMap<DeviceClass, Result<Arc<GpuRole>, String>>,
+    /// The role that is half of a pair, if one is.
+    half: Option<DeviceClass>,
 }
 
 impl GpuPrograms {
@@ -66,7 +70,10 @@ impl GpuPrograms {
             let played = |opened| Arc::new(GpuRole::new(opened, activations));
             of_role.insert(role, device.map(played));
         }
-        Self { of_role }
+        Self {
+            of_role,
+            half: None,
+        }
     }
 }
 
@@ -108,9 +115,14 @@ fn open(
     }
 }
 
+/// Roles that run kernels together.
+const PAIRED: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
+
 impl Backend for GpuPrograms {
     fn report(&self, _: &Device, facts: &mut DeviceFacts) {
         let role = self.of_role.get(&facts.role);
+        // The pair's forms are those of the CPU, which has the GPU compute parts of them.
+        let role = role.filter(|_| self.half != Some(facts.role));
         facts.gpu = role.map(|role| match role {
             Ok(role) => Ok(role.facts()),
             Err(message) => Err(message.clone()),
@@ -124,7 +136,11 @@ impl Backend for GpuPrograms {
 
     fn home(&self) -> MemoryHome {
         let roles = self.of_role.values().flatten();
-        let homes = roles.map(|role| MemoryHome::with_gpu(&role.device));
+        let rows = match self.half {
+            Some(_) => Rows::Shared,
+            None => Rows::Copied,
+        };
+        let homes = roles.map(|role| MemoryHome::with_gpu(&role.device, rows));
         homes.fold(MemoryHome::default(), MemoryHome::or)
     }
 
@@ -185,6 +201,27 @@ impl Backend for GpuPrograms {
     fn is_lost(&self, rung: Rung) -> bool {
         let role = self.of_role.get(&rung.role);
         matches!(role, Some(Ok(role)) if self.runs(rung) && role.device.is_lost())
+    }
+
+    fn give_half(&mut self, bundle: &Arc<Bundle>) -> Result<Option<Half>, ExecError> {
+        let of_role = PAIRED.map(|role| self.of_role.get(&role)?.as_ref().ok());
+        let (class, role) = match of_role {
+            [Some(role), None] => (DeviceClass::Npu, role),
+            [None, Some(role)] => (DeviceClass::Igpu, role),
+            [None, None] | [Some(_), Some(_)] => return Ok(None),
+        };
+        if role.device.cache_memory() == CacheMemory::Copied {
+            // Both halves work on the same rows.
+            return Ok(None);
+        }
+        let half = GpuHalf::new(role, bundle).map_err(failed("a pair"))?;
+        let name = role.describe();
+        self.half = Some(class);
+        Ok(Some(Half {
+            role: class,
+            partner: Arc::new(half),
+            name,
+        }))
     }
 
     fn takes_trees(&self) -> bool {

@@ -25,7 +25,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 /// The device of a role, with all that its forms share.
 pub(super) struct GpuRole {
     pub(super) device: Arc<GpuDevice>,
-    activations: Activations,
+    pub(super) activations: Activations,
     modules: ModuleOrigin,
     /// Programs that are ready, by kernel.
     programs: Mutex<BTreeMap<u32, Arc<GpuProgram>>>,
@@ -127,7 +127,7 @@ fn bring(device: &GpuDevice, bundle: &Arc<Bundle>) -> Result<Arc<GpuSections>, E
 }
 
 /// Sections of the weights and rotary tables that programs read.
-fn read_by_programs(manifest: &Manifest) -> Vec<SectionId> {
+pub(super) fn read_by_programs(manifest: &Manifest) -> Vec<SectionId> {
     let layers = manifest.layers.iter();
     let places = layers.flat_map(|it| [&it.qkv, &it.mha, &it.ffn]);
     let used = places.chain([&manifest.head]).flat_map(|it| &it.weights);

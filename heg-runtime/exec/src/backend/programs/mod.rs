@@ -17,16 +17,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use heg_artifacts::manifest::{Kernel, KernelUse, Variant};
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
-use heg_cpu::{CpuDevice, Isa};
+use heg_cpu::{CpuDevice, Isa, Partner};
 use heg_spec::policy::Pairing;
 use heg_spec::soc::{Device, Programs};
 use heg_spec::{DeviceClass, Soc};
 
 use super::runner::Runner;
-use super::{Backend, Origin, Session, SessionRoom};
+use super::{Backend, Half, Origin, Session, SessionRoom};
 use crate::error::ExecError;
 use crate::ladder::{DeviceFacts, Rung, RungSource};
 use crate::parts::Parts;
@@ -75,12 +74,17 @@ impl CpuPrograms {
     }
 
     /// Has two roles run kernels together; false where programs do not run in both.
-    fn pair_roles(&mut self, pairing: Pairing, lanes: PairLanes) -> Result<bool, ExecError> {
+    fn pair_roles(
+        &mut self,
+        pairing: Pairing,
+        lanes: PairLanes,
+        half: Option<Half>,
+    ) -> Result<bool, ExecError> {
         let [Some(first), Some(second)] = pair::ROLES.map(|role| self.of_role.get(&role)) else {
             return Ok(false);
         };
         let programs = [first, second].map(|role| role.programs.clone());
-        let pair = Arc::new(PairedRoles::new(pairing, lanes, programs));
+        let pair = Arc::new(PairedRoles::new(pairing, lanes, programs, half));
         if lanes == PairLanes::Two {
             let what = "a pair";
             let devices = [first.device(what)?, second.device(what)?];
@@ -105,9 +109,19 @@ impl CpuPrograms {
         }
     }
 
+    /// The other half of the pair that a role is in.
+    fn partner(&self, role: DeviceClass) -> Option<&Arc<dyn Partner>> {
+        let pair = self.pair.as_ref().filter(|_| pair::ROLES.contains(&role));
+        Some(&pair?.half()?.partner)
+    }
+
     /// The threads that run programs in a role, if any do, as a user reads it.
     fn describe_role(&self, role: DeviceClass) -> Option<String> {
         let name = self.name(role)?;
+        let half = self.pair.as_ref().and_then(|pair| pair.half());
+        if let Some(half) = half.filter(|half| half.role == role) {
+            return Some(half.name.clone());
+        }
         let placement = placement(&self.of_role.get(&role)?.programs).ok()?;
         let threads = match placement.threads().get() {
             1 => "1 thread".to_owned(),
@@ -160,7 +174,7 @@ impl CpuPrograms {
             .collect::<Result<_, ExecError>>()?;
         Ok(ProgramForm {
             name: kernel.name.clone(),
-            kernel: processor.kernel(bundle, used, kernel, variant, section)?,
+            kernel: processor.kernel(parts, section, self.partner(role))?,
             weights,
             bundle: Arc::clone(bundle),
             device: self.device(role, processor, &kernel.name)?,
@@ -191,12 +205,17 @@ impl Processor {
 
     fn kernel(
         &self,
-        bundle: &Bundle,
-        used: &KernelUse,
-        kernel: &Kernel,
-        variant: &Variant,
+        parts: &Parts<'_>,
         section: SectionId,
+        partner: Option<&Arc<dyn Partner>>,
     ) -> Result<Arc<heg_cpu::CpuKernel>, ExecError> {
+        let Parts {
+            bundle,
+            used,
+            kernel,
+            variant,
+            ..
+        } = parts;
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ready) = kernels.get(&used.kernel.0) {
             return Ok(Arc::clone(ready));
@@ -204,8 +223,10 @@ impl Processor {
         let text = bundle.section_copy(section).map_err(ExecError::Section)?;
         let program = Program::read(&text, kernel).map_err(ExecError::Section)?;
         let kv = variant.elements().kv;
+        let partner = partner.and_then(|partner| partner.kernel(&program, kernel, kv));
         let ready = heg_cpu::CpuKernel::new(program, kernel, kv, self.programs.activations);
-        let ready = Arc::new(ready.map_err(running(&kernel.name))?);
+        let ready = ready.map_err(running(&kernel.name))?.with_partner(partner);
+        let ready = Arc::new(ready);
         kernels.insert(used.kernel.0, Arc::clone(&ready));
         Ok(ready)
     }
@@ -245,8 +266,13 @@ impl Backend for CpuPrograms {
         Ok(Box::new(ProgramsSession::new(self.pair.clone())))
     }
 
-    fn pair_up(&mut self, pairing: Pairing, lanes: PairLanes) -> Result<bool, ExecError> {
-        self.pair_roles(pairing, lanes)
+    fn pair_up(
+        &mut self,
+        pairing: Pairing,
+        lanes: PairLanes,
+        half: Option<Half>,
+    ) -> Result<bool, ExecError> {
+        self.pair_roles(pairing, lanes, half)
     }
 
     fn pair(&self) -> Option<&Arc<PairedRoles>> {

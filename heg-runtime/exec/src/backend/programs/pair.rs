@@ -1,10 +1,11 @@
-//! The roles of NPU and iGPU together, where CPU programs play both: as one lane, of which each half has a share of every
-//! kernel, or as two, of which one takes the other's device too while that is idle (HeteroLLM §4).
+//! The roles of NPU and iGPU together, where CPU programs play both, or a GPU is one half: as one lane, of which each half has
+//! a share of every kernel, or, of CPU programs alone, as two, of which one takes the other's device too while that is idle (HeteroLLM §4).
 
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use heg_cpu::{CpuDevice, Isa, PairWatch};
+use heg_cpu::{CpuDevice, Isa, PairWatch, PartnerSide, Placement};
 use heg_spec::policy::Pairing;
 use heg_spec::soc::Programs;
 use heg_spec::{Cut, DeviceClass, Side};
@@ -12,6 +13,7 @@ use heg_spec::{Cut, DeviceClass, Side};
 use super::partition::partition;
 use super::placement::placement;
 use super::role_device::RoleDevice;
+use crate::backend::Half;
 use heg_sched::Class;
 
 pub use heg_cpu::{HandOvers, Partition, WorkItem};
@@ -20,6 +22,8 @@ pub use heg_cpu::{HandOvers, Partition, WorkItem};
 pub struct PairedRoles {
     pairing: Pairing,
     programs: [Programs; 2],
+    /// The device of another kind that one role is, if it is one.
+    half: Option<Half>,
     /// The state of both as one lane; `None` if each has its own.
     one_lane: Option<OneLane>,
     /// Looks at the pairs that were made, each with the role that is its first side.
@@ -40,8 +44,8 @@ pub enum PairLanes {
 /// Both roles as one lane.
 struct OneLane {
     shares: Arc<Shares>,
-    /// Made when the first kernel needs it.
-    device: Mutex<Option<Arc<RoleDevice>>>,
+    /// Made when the first kernel needs it, and kept by kernels: it keeps the pair itself.
+    device: Mutex<Weak<RoleDevice>>,
 }
 
 /// The partition of work between the roles.
@@ -55,8 +59,13 @@ struct Shares {
 pub(super) const ROLES: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
 
 impl PairedRoles {
-    /// For roles that run such programs.
-    pub(super) fn new(pairing: Pairing, lanes: PairLanes, programs: [Programs; 2]) -> Self {
+    /// For roles that run such programs, but for one that is another device.
+    pub(super) fn new(
+        pairing: Pairing,
+        lanes: PairLanes,
+        programs: [Programs; 2],
+        half: Option<Half>,
+    ) -> Self {
         let one_lane = || OneLane {
             shares: Arc::new(Shares {
                 partition: Mutex::new(partition(pairing.level)),
@@ -68,9 +77,15 @@ impl PairedRoles {
             pairing,
             one_lane: (lanes == PairLanes::One).then(one_lane),
             programs,
+            half,
             watches: Mutex::default(),
             orders: AtomicU64::new(0),
         }
+    }
+
+    /// The role that is another device, if one is.
+    pub(super) fn half(&self) -> Option<&Half> {
+        self.half.as_ref()
     }
 
     /// Announces the class of the launches that follow.
@@ -106,6 +121,10 @@ impl PairedRoles {
     /// The role, by its place in the pair, that was lost in running kernels with the other, if one was: the other runs
     /// what they would have shared.
     pub fn lost_side(&self) -> Option<Side> {
+        let lost = self.half.as_ref().filter(|half| half.partner.is_lost());
+        if let Some(half) = lost {
+            return Some(side_of(half.role, Side::First));
+        }
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.iter().find_map(|(first, watch)| {
             let lost = watch.lost_side()?;
@@ -114,6 +133,20 @@ impl PairedRoles {
                 Side::Second => lost.other(),
             })
         })
+    }
+
+    /// Times that parts on another device of the pair took beside its work, if it has a clock: their ways there and back;
+    /// `None` if both are CPU programs.
+    pub fn hand_overs_of_half(&self) -> Option<HandOvers> {
+        self.half.as_ref()?;
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = watches.iter().map(|(_, watch)| watch.partner_hand_overs());
+        each.reduce(|all, others| all.with(&others))
+    }
+
+    /// Parts of products that another device of the pair has computed; 0 if both are CPU programs.
+    pub fn parts_of_half(&self) -> u64 {
+        self.half.as_ref().map_or(0, |half| half.partner.parts())
     }
 
     /// Reactive orders that both ran.
@@ -132,12 +165,13 @@ impl PairedRoles {
         };
         // What a panicking thread left is a whole value.
         let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = &*device {
-            return Ok(Some(Arc::clone(device)));
+        if let Some(device) = device.upgrade() {
+            return Ok(Some(device));
         }
         let both = self.both(Side::First, Box::new(AsTold(Arc::clone(shares))))?;
-        let made = RoleDevice::new(both, Some(Arc::clone(self)));
-        Ok(Some(Arc::clone(device.insert(Arc::new(made)))))
+        let made = Arc::new(RoleDevice::new(both, Some(Arc::clone(self))));
+        *device = Arc::downgrade(&made);
+        Ok(Some(made))
     }
 
     /// Lets either role take the other's device too.
@@ -163,13 +197,35 @@ impl PairedRoles {
         if role == Side::Second {
             std::mem::swap(&mut first, &mut second);
         }
-        let sides = [placement(first)?, placement(second)?];
+        let mut sides = [placement(first)?, placement(second)?];
+        let partner = self.half.as_ref().map(|half| PartnerSide {
+            side: side_of(half.role, role),
+            partner: Arc::clone(&half.partner),
+        });
+        if let Some(partner) = &partner {
+            // A thread that waits for the device.
+            let [first, second] = &mut sides;
+            let own = match partner.side {
+                Side::First => first,
+                Side::Second => second,
+            };
+            *own = Placement::anywhere(NonZeroUsize::MIN);
+        }
         // Results are the same with any instructions, so both use those of the first.
         let isa = first.isa.unwrap_or_else(Isa::best);
         let made = CpuDevice::pair(isa, &sides, self.pairing.synchronisation, partition)?;
+        let made = made.with_partner(partner);
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.extend(made.watch().map(|watch| (role, watch)));
         Ok(made)
+    }
+}
+
+/// The side of a role in a pair whose first side is the role of `first`.
+fn side_of(role: DeviceClass, first: Side) -> Side {
+    match (role == ROLES[0], first) {
+        (true, first) => first,
+        (false, first) => first.other(),
     }
 }
 

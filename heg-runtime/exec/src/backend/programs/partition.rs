@@ -1,5 +1,6 @@
 //! Cuts of kernels between two roles that run them together, at the levels of HeteroLLM §4: whole operators, or parts of
-//! each product as its solver says. Both are CPU programs, which take any number of tokens, so no cut is padded here.
+//! each product as its solver says, for speeds and hand-overs that were measured. CPU programs, and those of a GPU, take any
+//! number of tokens, so no cut is padded here.
 
 use std::cell::RefCell;
 
@@ -106,10 +107,11 @@ impl BySolver {
             static_tokens: &[tokens],
             row_step: TILE_ROWS,
             home: Side::Second,
-            // They wait for each other at the end of each phase, however it is cut.
+            // CPU programs wait for each other at the end of each phase, however it is cut, and another device has its
+            // way there and back beside the work of the other side.
             hand_over_us: 0.0,
         };
-        let best = solve(&Times(work.times), &shape, tokens, rules).ok();
+        let best = solve(&Times(work), &shape, tokens, rules).ok();
         best.map_or(Cut::Whole(Side::Second), |best| best.cut)
     }
 }
@@ -143,6 +145,7 @@ impl Solved {
     fn is_same_call(&self, work: WorkItem) -> bool {
         let call = |work: WorkItem| WorkItem {
             times: [0.0; 2],
+            hand_over_ns: [0.0; 2],
             ..work
         };
         call(self.work) == call(work)
@@ -151,21 +154,27 @@ impl Solved {
     /// Whether it is the solution of some work, or of work for sides that are hardly faster or slower.
     fn is_of(&self, work: WorkItem) -> bool {
         let share = |work| ByShare::of(work).0;
-        self.is_same_call(work) && (share(self.work) - share(work)).abs() < SHARE_STEP
+        // The work that fits into a hand-over.
+        let missed = |work: WorkItem| {
+            let [first, second] = work.hand_over_ns;
+            (first + second) / (work.times[0] + work.times[1])
+        };
+        let (before, now) = (missed(self.work), missed(work));
+        self.is_same_call(work)
+            && (share(self.work) - share(work)).abs() < SHARE_STEP
+            && (before - now).abs() <= HAND_OVER_STEP * before.max(now)
     }
 }
 
-/// Time of the same work on each side. What a part costs beside its rows was measured with it.
-struct Times([f64; 2]);
+/// Time of work on each side, and of the way there and back.
+struct Times(WorkItem);
 
 impl PairLatencies for Times {
     fn piece_us(&self, side: Side, piece: CutPiece<'_>, _: Company) -> Option<f64> {
-        let Self([first, second]) = *self;
-        let time = match side {
-            Side::First => first,
-            Side::Second => second,
-        };
-        Some(time * f64::from(piece.rows) * f64::from(piece.tokens))
+        let Self(work) = self;
+        let index = usize::from(side == Side::Second);
+        let units = f64::from(piece.rows) * f64::from(piece.tokens) * f64::from(piece.shape.depth);
+        Some((work.hand_over_ns[index] + work.times[index] * units) / 1e3)
     }
 }
 
@@ -182,6 +191,10 @@ const SOLVED_MAX: usize = 40;
 /// Change of a side's share that has a product solved again. Chosen: well below what it can gain.
 const SHARE_STEP: f64 = 0.002;
 
+/// Change of a hand-over, beside the time of the work, that has a product solved again. Chosen: medians are counted in
+/// steps of a quarter.
+const HAND_OVER_STEP: f64 = 0.2;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,6 +206,7 @@ mod tests {
             columns: 2048,
             tokens,
             times: [1.0; 2],
+            hand_over_ns: [0.0; 2],
             alone: None,
         }
     }
@@ -245,6 +259,30 @@ mod tests {
             }
         }
         assert!(solver.solved.borrow().len() <= SOLVED_MAX);
+    }
+
+    #[test]
+    fn a_device_gets_no_more_than_it_can_do_beside_its_way_there_and_back() {
+        let solver = BySolver::default();
+        let at = |tokens, hand_over_us: f64| {
+            solver.cut(WorkItem {
+                // The first side is three times as fast.
+                times: [0.01, 0.03],
+                hand_over_ns: [hand_over_us * 1e3, 0.0],
+                ..work(CutProduct::Down, 2048, tokens)
+            })
+        };
+        // All of it takes the second side 126 us for a token.
+        assert_eq!(at(1, 0.0), cut(1536));
+        let Cut::Rows { first } = at(1, 40.0) else {
+            panic!("{:?} is no row-cut", at(1, 40.0));
+        };
+        assert!((1000..1100).contains(&first), "{first}");
+        assert_eq!(at(1, 200.0), Cut::Whole(Side::Second));
+        let Cut::Rows { first } = at(256, 200.0) else {
+            panic!("{:?} is no row-cut", at(256, 200.0));
+        };
+        assert!(first > 1500, "{first}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Code shared by the front door (`cargo xtask`) and the laboratory (`heg-lab`): paths, starting other programs,
-//! handling errors, and the steps that both need before a model can run. Compiling, fetching and synthesising models
+//! handling errors, what a release is made of, and the steps that both need before a model can run. Compiling, fetching and synthesising models
 //! are in `hegc`.
 
+pub mod dist;
 pub mod laboratory;
 pub mod setup;
 pub mod venv;

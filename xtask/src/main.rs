@@ -16,7 +16,7 @@ mod windows;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{compile, fail, fetch, setup, synth, workspace};
+use xtask::{compile, dist, fail, fetch, setup, synth, workspace};
 
 /// The command line of `cargo xtask`.
 #[derive(Parser)]
@@ -51,6 +51,8 @@ enum Command {
     Ci(ci::Args),
     /// Check licences, sources and dependencies by deny.toml
     Deny(deny::Args),
+    /// Build what people install who do not build: archives, a Debian package, a Python wheel
+    Dist(dist::Args),
     /// Run the fuzz targets of tests/fuzz for a bounded time
     Fuzz(fuzz::Args),
     /// Measure HEG on a machine that cannot build it: pack a folder for it, read what came back
@@ -90,6 +92,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Test(args) => test::run(args),
         Command::Ci(args) => ci::run(args),
         Command::Deny(args) => deny::run(args),
+        Command::Dist(args) => dist::run(args),
         Command::Fuzz(args) => fuzz::run(args),
         Command::Lent(args) => lent::run(args),
         Command::Shaders(args) => shaders::run(args).map(|_| ()),

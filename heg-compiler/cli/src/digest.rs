@@ -17,6 +17,11 @@ pub fn of_file(path: &Path) -> Result<String> {
     Ok(hex(hasher))
 }
 
+/// SHA-256 of bytes.
+pub fn of(bytes: &[u8]) -> String {
+    hex(Sha256::new_with_prefix(bytes))
+}
+
 /// Hashes the rest of `source`; returns the number of bytes.
 pub fn update(hasher: &mut Sha256, source: &mut impl Read) -> std::io::Result<u64> {
     let mut buffer = vec![0_u8; 1 << 20];

@@ -1,10 +1,11 @@
 //! `hegc`: from a model to a bundle. This file parses the command line, calls the command and turns an error into
 //! lines and an exit status.
 
-use clap::{Parser, Subcommand};
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
 use hegc::output::OutputFolder;
 use hegc::{compile, fail, fetch, synth};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The command line of `hegc`.
@@ -32,6 +33,12 @@ enum Command {
     /// Make prompts for the process that starts this one
     #[command(name = hegc::TEXT_WORKER, hide = true)]
     TextWorker,
+    /// Write completions and man pages
+    #[command(hide = true)]
+    Pages {
+        /// The folder to write to
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -44,6 +51,8 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Compile(args) => compile::run(args, &output),
         Command::Fetch(args) => fetch::run(args, &output),
         Command::Synth(args) => synth::run(args, &output),
+        Command::Pages { folder } => heg_pages::write("hegc", Cli::command(), folder)
+            .with_context(|| format!("cannot write pages to `{}`", folder.display())),
         Command::TextWorker => return Ok(heg_confine::work()),
     }?;
     Ok(ExitCode::SUCCESS)

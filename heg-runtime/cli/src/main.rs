@@ -26,10 +26,12 @@ mod text_guard;
 mod verify;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{Parser, Subcommand};
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
 use heg_runtime::RuntimeError;
 
 /// Run HEG bundles: language models compiled ahead of time.
@@ -78,6 +80,12 @@ enum Command {
         /// The model and the machine to run
         question: OsString,
     },
+    /// Write completions and man pages
+    #[command(hide = true)]
+    Pages {
+        /// The folder to write to
+        folder: PathBuf,
+    },
 }
 
 impl Command {
@@ -88,9 +96,8 @@ impl Command {
             Self::Serve(_) => true,
             Self::BenchServe(_) | Self::Score(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
-            Self::State(_) | Self::Explain(_) | Self::TextWorker | Self::GpuExaminer { .. } => {
-                false
-            }
+            Self::State(_) | Self::Explain(_) => false,
+            Self::TextWorker | Self::GpuExaminer { .. } | Self::Pages { .. } => false,
             #[cfg(feature = "ship")]
             Self::Ship(_) => false,
         }
@@ -152,6 +159,8 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
             );
             Ok(())
         }
+        Command::Pages { folder } => heg_pages::write("heg", Arguments::command(), folder)
+            .with_context(|| format!("cannot write pages to `{}`", folder.display())),
         // Handled earlier: it has no errors to report, and nobody to report them to.
         Command::TextWorker => Ok(()),
     }

@@ -47,12 +47,20 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 /// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
 /// process, and is its own.
 const VARIABLES: [(&str, &[&str]); 24] = [
-    ("HEG_BLESS", &["artifacts/tests/it/fixture.rs"]),
+    (
+        "HEG_BLESS",
+        &[
+            "artifacts/tests/it/fixture.rs",
+            "heg-runtime/capi/tests/it/header.rs",
+        ],
+    ),
     ("HEG_BUNDLES", &["heg-compiler/cli/src/output.rs"]),
     (
         "HEG_CACHE_DIR",
         &[
             "heg-runtime/src/verified.rs",
+            "heg-runtime/capi/tests/it/c_program.rs",
+            "heg-runtime/capi/tests/it/wheel.rs",
             "heg-runtime/cli/tests/it/command.rs",
             "heg-runtime/cli/tests/it/doctor_gpu.rs",
             "heg-runtime/cli/tests/it/fit.rs",

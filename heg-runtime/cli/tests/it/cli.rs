@@ -36,6 +36,30 @@ fn help() {
     }
 }
 
+/// What `cargo xtask dist` packs: a completion for each shell, and a page for each command that is no secret.
+#[test]
+fn pages_tell_of_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = heg(&["pages", folder.path().to_str().unwrap()]);
+    assert_eq!(said, "exit status 0\n--- stdout\n--- stderr\n");
+    let mut names = Vec::new();
+    for part in ["completions", "man"] {
+        for file in std::fs::read_dir(folder.path().join(part)).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            names.push(format!("{part}/{name}"));
+        }
+    }
+    names.sort();
+    insta::assert_snapshot!(names.join("\n"));
+    let run = std::fs::read_to_string(folder.path().join("man/heg-run.1")).unwrap();
+    assert!(run.contains("speculate"));
+    let bash = std::fs::read_to_string(folder.path().join("completions/heg.bash")).unwrap();
+    assert!(
+        !bash.contains("text-worker"),
+        "hidden commands are not completed"
+    );
+}
+
 #[test]
 fn inspect() {
     insta::assert_snapshot!("inspect", heg(&["inspect", TINY]));

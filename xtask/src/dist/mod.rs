@@ -1,0 +1,103 @@
+//! `cargo xtask dist`: what somebody installs who does not build: archives of the commands and of `libheg`, a Debian
+//! package, a Python wheel, and their checksums. Made of the same commit, they are the same bytes, in whatever folder and
+//! whenever: paths are remapped, entries sorted, and the only time is the commit's.
+
+mod archive;
+mod build;
+mod debian;
+mod glibc;
+mod licences;
+mod package;
+mod wheel;
+
+use crate::fail::Fail;
+use crate::workspace::{self, note};
+use anyhow::{Context, Result};
+use archive::Entry;
+pub use package::{Binaries, Compression, Shipment};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+pub use wheel::write as write_wheel;
+
+/// Arguments of `cargo xtask dist`.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// The folder to write to
+    #[arg(long, value_name = "DIR", default_value = "dist")]
+    to: PathBuf,
+    /// Pack what is in this folder, `heg`, `hegc`, `libheg.so` and `libheg.a`, instead of building it
+    #[arg(long, value_name = "DIR")]
+    binaries: Option<PathBuf>,
+    /// Sign the checksums with this secret key, by `minisign`
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let folder = match &args.binaries {
+        Some(folder) => folder.clone(),
+        None => build::build()?,
+    };
+    let release = Shipment::of_checkout()?;
+    let binaries = Binaries::read(&folder)?;
+    let oldest = glibc::newest_needed(&[&binaries.heg, &binaries.hegc, &binaries.libheg])?;
+    note(format!("needs glibc {oldest} or later"));
+    let pages = pages(&folder)?;
+    let licences = licences::of(&["heg", "hegc", "heg-capi"])?;
+    let files = package::files(&release, &binaries, &pages, &licences, oldest)?;
+    fs::create_dir_all(&args.to).with_context(|| format!("cannot make `{}`", args.to.display()))?;
+    let mut sums = String::new();
+    for file in &files {
+        let path = args.to.join(&file.name);
+        fs::write(&path, &file.bytes)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+        println!(
+            "{:9.2} MB  {}",
+            file.bytes.len() as f64 / 1e6,
+            path.display()
+        );
+        sums.push_str(&format!(
+            "{}  {}\n",
+            hegc::digest::of(&file.bytes),
+            file.name
+        ));
+    }
+    let sums_path = args.to.join("SHA256SUMS");
+    fs::write(&sums_path, sums).context("cannot write the checksums")?;
+    match &args.key {
+        Some(key) => sign(&sums_path, key),
+        None => Ok(()),
+    }
+}
+
+/// The completions and man pages of both commands, which they write themselves.
+fn pages(folder: &Path) -> Result<Vec<Entry>> {
+    let written = tempfile::tempdir().context("cannot make a folder for pages")?;
+    for name in ["heg", "hegc"] {
+        let mut command = Command::new(folder.join(name));
+        workspace::capture(command.arg("pages").arg(written.path()), name)?;
+    }
+    archive::entries(written.path())
+}
+
+/// Signs the checksums; minisign asks for the password of the key, if it has one.
+fn sign(sums: &Path, key: &Path) -> Result<()> {
+    let mut command = Command::new("minisign");
+    command.arg("-S").arg("-s").arg(key).arg("-m").arg(sums);
+    workspace::run(&mut command, "minisign").context(
+        Fail::environment("cannot sign the checksums")
+            .hint("install minisign (Debian: `apt-get install minisign`)"),
+    )
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  cargo xtask dist                              builds for release, and writes to `dist`
+  cargo xtask dist --key ~/.minisign/heg.key    and signs SHA256SUMS
+  cargo xtask dist --binaries target/debug      packs what is there, to try it";
+
+#[cfg(test)]
+mod tests;

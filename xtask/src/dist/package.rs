@@ -1,0 +1,172 @@
+//! What a release consists of: the binaries that go in, and the files that come out.
+
+use super::archive::{Content, Entry, tar_gz};
+use super::glibc::Glibc;
+use super::{debian, wheel};
+use crate::workspace;
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Which release this is.
+#[derive(Debug, Clone)]
+pub struct Shipment {
+    /// The version of the workspace.
+    pub version: String,
+    /// The time of the commit, in seconds since 1970.
+    pub epoch: u64,
+}
+
+impl Shipment {
+    /// The release of this checkout: its version, and `SOURCE_DATE_EPOCH` or the time of its commit.
+    ///
+    /// # Errors
+    ///
+    /// Without a git work tree there is no time.
+    pub fn of_checkout() -> Result<Self> {
+        let told = std::env::var("SOURCE_DATE_EPOCH");
+        let time = told.or_else(|_| {
+            let mut command = Command::new("git");
+            command.args(["log", "-1", "--format=%ct"]);
+            workspace::capture(command.current_dir(workspace::root()), "git log")
+        })?;
+        let epoch = time.trim().parse();
+        Ok(Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            epoch: epoch.with_context(|| format!("expected a time in seconds, found `{time}`"))?,
+        })
+    }
+}
+
+/// How well an archive is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// As small as it gets.
+    Small,
+    /// Not at all, for a trial.
+    Quick,
+}
+
+/// The binaries that go in.
+pub struct Binaries {
+    pub(super) heg: Vec<u8>,
+    pub(super) hegc: Vec<u8>,
+    pub(super) libheg: Vec<u8>,
+    /// The static library, if there is one.
+    pub(super) libheg_static: Option<Vec<u8>>,
+}
+
+impl Binaries {
+    /// Reads the binaries of a folder.
+    ///
+    /// # Errors
+    ///
+    /// A file that is missing is named.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            fs::read(&path).with_context(|| format!("cannot read `{}`", path.display()))
+        };
+        Ok(Self {
+            heg: read("heg")?,
+            hegc: read("hegc")?,
+            libheg: read("libheg.so")?,
+            libheg_static: read("libheg.a").ok(),
+        })
+    }
+}
+
+/// A file that comes out.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct File {
+    pub(super) name: String,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Makes the files of a release, in the order of their names.
+pub(super) fn files(
+    release: &Shipment,
+    binaries: &Binaries,
+    pages: &[Entry],
+    licences: &str,
+    oldest: Glibc,
+) -> Result<Vec<File>> {
+    let version = &release.version;
+    let archive = |name: &str, entries: Vec<Entry>| -> Result<File> {
+        let folder = format!("{name}-{version}-x86_64-linux");
+        let entries = entries.into_iter().chain(terms(licences));
+        let entries = entries.map(|entry| entry.below(&folder)).collect();
+        Ok(File {
+            name: format!("{folder}.tar.gz"),
+            bytes: tar_gz(entries, release.epoch)?,
+        })
+    };
+    let programs = vec![
+        Entry::program("heg", &binaries.heg),
+        Entry::program("hegc", &binaries.hegc),
+    ];
+    let mut commands = programs.clone();
+    commands.extend(pages.iter().cloned());
+    commands.push(Entry::plain(
+        "README.md",
+        include_str!("../../../README.md"),
+    ));
+    let platform = format!("manylinux_{}_x86_64", oldest.tag());
+    let mut files = vec![
+        archive("heg", commands)?,
+        archive("libheg", library(version, binaries))?,
+        File {
+            name: format!("heg_{version}_amd64.deb"),
+            bytes: debian::write(release, programs, pages, licences, oldest)?,
+        },
+        File {
+            name: wheel::name(release, &platform),
+            bytes: wheel::bytes(
+                release,
+                &binaries.libheg,
+                licences,
+                &platform,
+                Compression::Small,
+            )?,
+        },
+    ];
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
+/// The entries of the library's archive.
+fn library(version: &str, binaries: &Binaries) -> Vec<Entry> {
+    let header = include_str!("../../../heg-runtime/capi/include/heg.h");
+    // A program that links the static library needs what Rust's standard library does.
+    let settings = format!(
+        "prefix=${{pcfiledir}}/../..\nName: heg\nDescription: Runs HEG bundles\nVersion: {version}\n\
+         Cflags: -I${{prefix}}/include\nLibs: -L${{prefix}}/lib -lheg\nLibs.private: {SYSTEM_LIBRARIES}\n"
+    );
+    let mut entries = vec![
+        Entry::plain("include/heg.h", header),
+        Entry::plain(format!("lib/{SONAME}"), binaries.libheg.clone()),
+        Entry {
+            path: "lib/libheg.so".to_owned(),
+            content: Content::Link(SONAME.to_owned()),
+        },
+        Entry::plain("lib/pkgconfig/heg.pc", settings),
+    ];
+    let bytes = binaries.libheg_static.iter();
+    entries.extend(bytes.map(|bytes| Entry::plain("lib/libheg.a", bytes.clone())));
+    entries
+}
+
+/// Under which terms all of it is.
+fn terms(licences: &str) -> [Entry; 2] {
+    [
+        Entry::plain("LICENSE", include_str!("../../../LICENSE")),
+        Entry::plain("LICENCES.txt", licences),
+    ]
+}
+
+/// The name by which programs find the shared library; its number is `HEG_ABI` of the header.
+pub(super) const SONAME: &str = "libheg.so.1";
+
+/// What Rust's standard library needs of the system, as `rustc --print native-static-libs` says.
+pub(super) const SYSTEM_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl";

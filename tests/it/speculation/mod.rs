@@ -102,6 +102,13 @@ impl Subject {
         a_step
     }
 
+    /// The same, and that a step gives more than a token. What an engine drafts depends on the time that rows take when it
+    /// begins: one that began while others had the cores may draft nothing, three do not.
+    fn drafts_are_taken(&self, speculation: Speculation, expected: &[Vec<u32>]) {
+        let mut engines = (0..3).map(|_| self.check(speculation, expected));
+        assert!(engines.any(|a_step| a_step > 1.0), "{speculation:?}");
+    }
+
     /// Compares answers in the same way, on an existing engine that drafts.
     fn check_on(&self, drafting: &Engine, expected: &[Vec<u32>]) -> f64 {
         let (mut steps, mut decoded) = (0, 0);
@@ -197,9 +204,7 @@ fn tiny_agent_says_the_same_in_int8() {
     let subject = Subject::tiny_agent(WeightForm::W8A16);
     let expected = subject.plain();
     for speculation in [Speculation::Chain, Speculation::Tree] {
-        let a_step = subject.check(speculation, &expected);
-        // The length of drafts depends on the time that rows take on a busy machine.
-        assert!(a_step > 1.0, "{speculation:?}: {a_step}");
+        subject.drafts_are_taken(speculation, &expected);
     }
 }
 
@@ -208,9 +213,7 @@ fn tiny_agent_says_the_same_in_f32() {
     let subject = Subject::tiny_agent(WeightForm::F32);
     let expected = subject.plain();
     for speculation in [Speculation::Chain, Speculation::Tree] {
-        let a_step = subject.check(speculation, &expected);
-        // The length of drafts depends on the time that rows take on a busy machine.
-        assert!(a_step > 1.0, "{speculation:?}: {a_step}");
+        subject.drafts_are_taken(speculation, &expected);
     }
 }
 

@@ -84,7 +84,12 @@ fn compare<M: OnMachine>(
     }
     let (_, share) = best.context("no share")?;
     share_by(&all[1], share)?;
-    let looks = |all: &[M]| (all[0].machine().hand_overs(), all[0].machine().hand_overs_of_gpu());
+    let looks = |all: &[M]| {
+        (
+            all[0].machine().hand_overs(),
+            all[0].machine().hand_overs_of_gpu(),
+        )
+    };
     let before = looks(&all);
     let [solver, fixed, cpu, gpu] = in_turn(&mut all, rounds)?;
     let after = looks(&all);

@@ -1,8 +1,8 @@
 //! The machines of a comparison: CPU programs as one device, or as a pair.
 
 use anyhow::{Context, Result};
-use heg_runtime::{Loaded, RungSource};
 use heg_runtime::exec::{HandOvers, Loader, PairLanes, PairedRoles};
+use heg_runtime::{Loaded, RungSource};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
 use heg_spec::{DeviceClass, Soc, shipped};
 use std::num::NonZeroU32;

@@ -3,8 +3,8 @@
 use super::machines::Machine;
 use anyhow::{Context, Result, anyhow};
 use heg_artifacts::manifest::Role;
-use heg_runtime::exec::{Executor, ExecutorOptions, LoneKernel, Place, Sequence};
 use heg_runtime::Rung;
+use heg_runtime::exec::{Executor, ExecutorOptions, LoneKernel, Place, Sequence};
 use heg_sched::Logits;
 use heg_spec::{Group, Seeded};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The memory that a model takes on a machine, as far as its manifest tells, beside the memory that is there.
+//! The memory that a model takes on a machine by its manifest, and the memory that is there.
 
 use heg_artifacts::{Manifest, slice};
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use heg_artifacts::{
     BundleHead, FilePart, Manifest, Reference, SectionId, references, slice, without_answers,
 };
-use heg_trust::{Purpose, TrustError};
+use heg_trust::TrustError;
 
 use crate::chosen::{Chosen, SliceWish};
 use crate::error::ShipError;
@@ -59,16 +59,11 @@ impl Look<'_> {
     ) -> Result<Candidate<'s>, ShipError> {
         let tagged = source.tagged(tag)?;
         let chosen = Chosen::read(source, &tagged, self.slice, &self.name.to_string())?;
-        let seen = match self.store {
-            Some(store) => store.seen()?.of(&self.name.signed_name()),
-            None => Default::default(),
-        };
-        let accepted = self.trust.decide(
+        let accepted = self.trust.of_offer(
+            self.store,
             self.name,
             chosen.bundle,
             chosen.signed.as_ref(),
-            &seen,
-            Purpose::Update,
             self.agrees,
         )?;
         let offer = chosen.offer(source)?;

@@ -18,8 +18,13 @@ pub enum SliceWish<'w> {
     Best(Option<&'w str>),
 }
 
-impl SliceWish<'_> {
-    /// Whether a bundle that is here is what another look would choose, as far as one can tell without it.
+impl<'w> SliceWish<'w> {
+    /// The slice that somebody named, else the best one for a machine.
+    pub fn new(named: Option<&'w str>, best: Option<&'w str>) -> Self {
+        named.map_or(Self::Best(best), Self::Named)
+    }
+
+    /// Whether a bundle that is here has the wanted slice.
     pub(crate) fn fits(self, held: &str) -> bool {
         match self {
             Self::Named(slice) | Self::Best(Some(slice)) => slice == held,
@@ -28,7 +33,7 @@ impl SliceWish<'_> {
     }
 }
 
-/// An artifact, as far as its documents tell. Nothing of it is believed before a decision about its statement.
+/// The documents of an artifact. Nothing of it is believed before a decision about its statement.
 pub(crate) struct Chosen {
     manifest: ImageManifest,
     /// Bundle that the manifest claims to be.

@@ -54,7 +54,7 @@ pub(crate) struct LocalSections {
 }
 
 impl LocalSections {
-    /// Those of all bundles of a store.
+    /// Lists the sections of all bundles of a store.
     pub(crate) fn of(store: &DeviceStore) -> Result<Self, ShipError> {
         let mut found = Self::default();
         for bundle in store.bundles()? {

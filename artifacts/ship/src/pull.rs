@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use heg_artifacts::{Bundle, SectionId};
-use heg_trust::{Purpose, TrustError, Word};
+use heg_trust::{TrustError, Word};
 
 use crate::chosen::{Chosen, SliceWish};
 use crate::counted::CountedSource;
@@ -134,15 +134,9 @@ impl Pull<'_> {
         bundle: SectionId,
         signed: Option<&SignedRelease>,
     ) -> Result<Accepted, ShipError> {
-        let seen = self.store.seen()?.of(&self.name.signed_name());
-        self.trust.decide(
-            self.name,
-            bundle,
-            signed,
-            &seen,
-            Purpose::Update,
-            self.agrees,
-        )
+        let store = Some(self.store);
+        self.trust
+            .of_offer(store, self.name, bundle, signed, self.agrees)
     }
 
     /// Brings the parts of an accepted offer, and lets the name stand for it.

@@ -30,8 +30,8 @@ pub struct Sources {
 struct Mirror {
     /// Beginning of names, e.g. `registry.acme.example/`.
     prefix: String,
-    /// What stands in its place, in the order in which they are asked: a registry with a path, `mirror.example/acme/`, or
-    /// a layout behind a web server, `https://files.example/heg/`.
+    /// Replacements of the prefix, the first to be asked first: a registry with a path, `mirror.example/acme/`, or a layout
+    /// behind a web server, `https://files.example/heg/`.
     at: Vec<String>,
 }
 

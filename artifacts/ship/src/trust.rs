@@ -103,6 +103,24 @@ impl MachineTrust {
         }
     }
 
+    /// Decides whether a bundle that a source offers may have a name, by what the store remembers of it.
+    ///
+    /// Errors: [`ShipError::Refused`], and those of the store's files.
+    pub(crate) fn of_offer(
+        &self,
+        store: Option<&DeviceStore>,
+        name: &ModelName,
+        bundle: SectionId,
+        signed: Option<&SignedRelease>,
+        agrees: &dyn Fn(&TrustError) -> bool,
+    ) -> Result<Accepted, ShipError> {
+        let seen = match store {
+            Some(store) => store.seen()?.of(&name.signed_name()),
+            None => SeenReleases::default(),
+        };
+        self.decide(name, bundle, signed, &seen, Purpose::Update, agrees)
+    }
+
     /// Decides whether the bundle that a name of the store stands for may run.
     ///
     /// Errors: [`ShipError::Refused`], and those of the store's files.

@@ -205,7 +205,7 @@ impl KeptState {
         status.trouble = Some(why);
     }
 
-    /// What became of it since the start.
+    /// Returns the counts since the start.
     pub(super) fn status(&self) -> KeptStatus {
         self.status_mut().clone()
     }

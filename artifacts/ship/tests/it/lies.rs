@@ -2,43 +2,13 @@
 
 use std::fs;
 use std::num::NonZero;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use heg_ship::{ShipErrorKind, export_layout};
+use heg_ship::ShipErrorKind;
 
-use crate::bundles::{Content, Device, Told, bundle, chain, open};
+use crate::bundles::{Content, Device, chain};
 use crate::lying::{Asked, Liar, Twist};
-
-/// A layout with one bundle, as tag `v1`.
-struct World {
-    folder: tempfile::TempDir,
-    file: PathBuf,
-}
-
-impl World {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = bundle(folder.path(), "one", &Content::default());
-        export_layout(
-            &folder.path().join("layout"),
-            "v1",
-            &[open(&file)],
-            None,
-            &Told::default(),
-        )
-        .unwrap();
-        Self { folder, file }
-    }
-
-    fn layout(&self) -> PathBuf {
-        self.folder.path().join("layout")
-    }
-
-    fn liar(&self, behaviour: impl Fn(&Asked) -> Twist + Send + Sync + 'static) -> Liar {
-        Liar::new(&self.layout(), behaviour)
-    }
-}
+use crate::world::World;
 
 fn one_job(mut device: Device) -> Device {
     device.options.jobs = NonZero::<usize>::MIN;

@@ -3,28 +3,31 @@
 use std::fs;
 
 use heg_artifacts::Bundle;
-use heg_ship::{CountedSource, Layout, Look, SliceWish, export_layout};
+use heg_ship::{CountedSource, DeviceStore, Layout, Look, ModelName, SliceWish};
 
-use crate::bundles::{Content, Device, Told, bundle, chain, id, name, open};
-use crate::lying::{Liar, Twist};
+use crate::bundles::{Content, Device, bundle, chain, id, name};
+use crate::lying::Twist;
+use crate::world::World;
+
+/// A look by a device that takes what nobody signed.
+fn look<'l>(device: &'l Device, store: Option<&'l DeviceStore>, name: &'l ModelName) -> Look<'l> {
+    Look {
+        store,
+        trust: &device.trust,
+        name,
+        slice: SliceWish::Best(None),
+        agrees: &|_| false,
+    }
+}
 
 #[test]
 fn a_look_moves_documents_and_the_head_and_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let one = bundle(folder.path(), "one", &Content::default());
-    let layout = folder.path().join("layout");
-    export_layout(&layout, "v1", &[open(&one)], None, &Told::default()).unwrap();
+    let world = World::new();
     let device = Device::trusting();
     let chat = name("chat:v1");
-    let layout = Layout::new(&layout);
+    let layout = Layout::new(&world.layout());
     let source = CountedSource::new(&layout);
-    let look = Look {
-        store: Some(&device.store),
-        trust: &device.trust,
-        name: &chat,
-        slice: SliceWish::Best(None),
-        agrees: &|_| false,
-    };
+    let look = look(&device, Some(&device.store), &chat);
     let candidate = look.at(&source, "v1").unwrap();
     let whole: u64 = candidate
         .manifest()
@@ -44,7 +47,7 @@ fn a_look_moves_documents_and_the_head_and_changes_nothing() {
         template: "{{ other }}".to_owned(),
         ..Content::default()
     };
-    let two = bundle(folder.path(), "two", &other);
+    let two = bundle(world.folder.path(), "two", &other);
     device.import(&two, &name("two")).unwrap();
     let amounts = look.at(&source, "v1").unwrap().amounts;
     assert_eq!(
@@ -55,29 +58,23 @@ fn a_look_moves_documents_and_the_head_and_changes_nothing() {
 
 #[test]
 fn a_sketch_has_the_kernels_and_holes_for_weights() {
-    let folder = tempfile::tempdir().unwrap();
-    let one = bundle(folder.path(), "one", &Content::default());
-    let layout = folder.path().join("layout");
-    export_layout(&layout, "v1", &[open(&one)], None, &Told::default()).unwrap();
+    let world = World::new();
     let device = Device::trusting();
     let chat = name("chat:v1");
-    let layout = Layout::new(&layout);
+    let layout = Layout::new(&world.layout());
     let source = CountedSource::new(&layout);
-    let look = Look {
-        store: None,
-        trust: &device.trust,
-        name: &chat,
-        slice: SliceWish::Best(None),
-        agrees: &|_| false,
-    };
+    let look = look(&device, None, &chat);
     let candidate = look.at(&source, "v1").unwrap();
-    let path = folder.path().join("sketch.heg");
+    let path = world.folder.path().join("sketch.heg");
     candidate
         .write_sketch(&fs::File::create(&path).unwrap())
         .unwrap();
     assert!(source.bytes() < 200_000, "{}", source.bytes());
-    let (sketch, whole) = (Bundle::open(&path).unwrap(), Bundle::open(&one).unwrap());
-    assert_ne!(sketch.manifest_id(), id(&one));
+    let (sketch, whole) = (
+        Bundle::open(&path).unwrap(),
+        Bundle::open(&world.file).unwrap(),
+    );
+    assert_ne!(sketch.manifest_id(), id(&world.file));
     assert_eq!(sketch.manifest().kernels, whole.manifest().kernels);
     assert_eq!(sketch.manifest().known_answers, None);
     sketch.trust_sections();
@@ -92,27 +89,18 @@ fn a_sketch_has_the_kernels_and_holes_for_weights() {
 /// Kernels that are not those of the manifest are refused before they are written.
 #[test]
 fn a_lie_about_kernels_is_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let one = bundle(folder.path(), "one", &Content::default());
-    let layout = folder.path().join("layout");
-    export_layout(&layout, "v1", &[open(&one)], None, &Told::default()).unwrap();
+    let world = World::new();
     let device = Device::trusting();
     // Documents and head come first.
-    let liar = Liar::new(&layout, |asked| match asked.number {
+    let liar = world.liar(|asked| match asked.number {
         0..3 => Twist::Honest,
         _ => Twist::Flip(10),
     });
     let chat = liar.name("chat:v1");
     let registry = liar.registry(&chat, None);
-    let look = Look {
-        store: None,
-        trust: &device.trust,
-        name: &chat,
-        slice: SliceWish::Best(None),
-        agrees: &|_| false,
-    };
+    let look = look(&device, None, &chat);
     let candidate = look.at(&registry, "v1").unwrap();
-    let path = folder.path().join("sketch.heg");
+    let path = world.folder.path().join("sketch.heg");
     let file = fs::File::create(&path).unwrap();
     let error = candidate.write_sketch(&file).unwrap_err();
     let found = chain(&error);

@@ -16,3 +16,4 @@ mod lying;
 mod mirrors;
 mod real;
 mod signed;
+mod world;

@@ -1,9 +1,10 @@
 //! Mirrors before a registry: what one does not give comes from the next, and a lie is no gift.
 
-use heg_ship::{BundleSource, Credentials, ModelName, Sources, export_layout};
+use heg_ship::{BundleSource, Credentials, ModelName, Sources};
 
-use crate::bundles::{Content, Device, Told, bundle, chain, open};
+use crate::bundles::{Device, chain};
 use crate::lying::{Liar, Twist};
+use crate::world::World;
 
 /// Mirrors for all names of a registry, in this order.
 fn sources(registry: &Liar, mirrors: &[String]) -> Sources {
@@ -16,19 +17,16 @@ fn sources(registry: &Liar, mirrors: &[String]) -> Sources {
 
 #[test]
 fn what_a_mirror_does_not_give_comes_from_the_next() {
-    let folder = tempfile::tempdir().unwrap();
-    let one = bundle(folder.path(), "one", &Content::default());
-    let layout = folder.path().join("layout");
-    export_layout(&layout, "v1", &[open(&one)], None, &Told::default()).unwrap();
-    let origin = Liar::new(&layout, |_| Twist::Honest);
+    let world = World::new();
+    let origin = world.liar(|_| Twist::Honest);
     let name: ModelName = origin.name("acme/chat:v1");
-    let broken = Liar::new(&layout, |_| Twist::Status(503, String::new()));
+    let broken = world.liar(|_| Twist::Status(503, String::new()));
     // It names another manifest, and gives nothing else.
-    let lying = Liar::new(&layout, |asked| match asked.path.contains("/blobs/") {
+    let lying = world.liar(|asked| match asked.path.contains("/blobs/") {
         true => Twist::Status(404, String::new()),
         false => Twist::Body(b"{}".to_vec()),
     });
-    let web = Liar::new(&layout, |_| Twist::Honest);
+    let web = world.liar(|_| Twist::Honest);
     let mirrors = [
         format!("{}/copies/", broken.host),
         format!("http://{}/heg/", web.host),
@@ -38,7 +36,7 @@ fn what_a_mirror_does_not_give_comes_from_the_next() {
         .unwrap();
     let device = Device::trusting();
     device.pull(&places, &name).unwrap().unwrap();
-    device.has(&name, &one);
+    device.has(&name, &world.file);
     assert!(!broken.requests().is_empty());
     assert!(!web.requests().is_empty());
     assert_eq!(origin.requests().len(), 0, "the web server had it all");
@@ -49,7 +47,7 @@ fn what_a_mirror_does_not_give_comes_from_the_next() {
         .unwrap();
     let digest = heg_ship::Digest::of(&places.tagged("v1").unwrap());
     assert_eq!(digest, heg_ship::Digest::of(b"{}"));
-    let manifest = heg_ship::Layout::new(&layout).tagged("v1").unwrap();
+    let manifest = heg_ship::Layout::new(&world.layout()).tagged("v1").unwrap();
     let honest = places.manifest(&heg_ship::Digest::of(&manifest)).unwrap();
     assert!(honest == manifest, "a manifest by its digest is checked");
 }

@@ -208,10 +208,7 @@ fn bring(
     let trust = trust()?;
     let present = store.name(name)?.map(|record| record.now.slice);
     let best = present.or_else(machine_slice);
-    let slice = match &fetching.slice {
-        Some(slice) => SliceWish::Named(slice),
-        None => SliceWish::Best(best.as_deref()),
-    };
+    let slice = SliceWish::new(fetching.slice.as_deref(), best.as_deref());
     let pull = heg_ship::Pull {
         store,
         trust: &trust,

@@ -103,10 +103,7 @@ pub(crate) fn fit(arguments: &Fit) -> anyhow::Result<()> {
         store: store.as_ref(),
         trust: &trust()?,
         name: &name,
-        slice: match &arguments.slice {
-            Some(slice) => SliceWish::Named(slice),
-            None => SliceWish::Best(best.as_deref()),
-        },
+        slice: SliceWish::new(arguments.slice.as_deref(), best.as_deref()),
         agrees: &agrees(arguments.allow_unsigned),
     }
     .at(&source, name.tag())?;

@@ -220,7 +220,7 @@ pub fn check_object(
     })
 }
 
-/// Label of an object of which only the name is known.
+/// Label of an object that is known by its name alone.
 const OBJECT: &str = "an object of the store";
 
 fn no_such(id: SectionId) -> Error {

@@ -25,7 +25,7 @@ pub struct Pair {
     pub fast: HandOver,
     /// Synchronisation by the devices' own interfaces.
     pub plain: HandOver,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
 }
 
@@ -67,7 +67,7 @@ pub struct MatrixUnits {
     /// Factor by which a product takes longer with its operands in the wrong order.
     #[serde(default = "unchanged")]
     pub wrong_order: f64,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
 }
 

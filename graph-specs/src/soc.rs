@@ -36,7 +36,7 @@ pub struct Soc {
 pub struct Dram {
     /// Peak bandwidth, in B/s.
     pub bytes_per_sec: f64,
-    /// Where the number comes from.
+    /// Source of the number.
     pub source: String,
 }
 
@@ -141,7 +141,7 @@ pub struct Npu {
     pub platform: NpuPlatform,
     /// Clock at which the latencies of blobs are read off the compiler's tables, in MHz.
     pub frequency_mhz: u32,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
 }
 
@@ -154,7 +154,7 @@ pub struct Peaks {
     /// In B/s; where absent, the memory's.
     #[serde(default)]
     pub bytes_per_sec: Option<f64>,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
 }
 
@@ -169,7 +169,7 @@ pub struct Power {
     /// While it compiles a kernel for another device, in W.
     #[serde(default)]
     pub compile_watts: Option<f64>,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
 }
 
@@ -184,7 +184,7 @@ pub struct Anchors {
     /// Overhead of a call, in µs.
     #[serde(default)]
     pub launch_us: f64,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
 }
 

@@ -1,4 +1,4 @@
-//! Many short prompts, none of which leaves anything behind.
+//! Many short prompts; no one of them leaves anything behind.
 
 use heg_sched::{Class, Finish};
 

@@ -8,7 +8,7 @@ use heg_tests::Seeded;
 
 use crate::world::{ANSWER_TOKENS, Answer, World, request};
 
-/// Submits requests, some of which are cancelled, have a deadline, or go on where another one was. Returns how they ended,
+/// Submits requests; some are cancelled, have a deadline, or go on where another one was. Returns how they ended,
 /// and whether their client may have asked for it.
 pub(crate) fn load(world: &World, seeded: &mut Seeded, what: &str) -> Vec<(Finish, bool)> {
     for _ in 0..seeded.below(3) {

@@ -39,7 +39,7 @@ impl Watch {
     }
 }
 
-/// What a run left: answers, the trace, and the engine's status at its end.
+/// The results of a run: answers, the trace, and the engine's status at its end.
 struct Mixed {
     answers: Vec<Vec<u32>>,
     trace: RunTrace,

@@ -263,7 +263,7 @@ fn answers_of_4_bits_are_the_same_on_two_devices() {
     }
 }
 
-/// Two lanes, of which one takes the other's device while that is idle.
+/// Two lanes; one takes the other's device while that is idle.
 #[test]
 fn reactive_work_takes_an_idle_device_and_background_work_does_not() {
     let workbench = Workbench::new().unwrap();

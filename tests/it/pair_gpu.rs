@@ -52,7 +52,7 @@ fn every_cut_of_every_product_has_the_bits_of_one_device() {
         let expected = logits(&mut alone, &prompt);
         let (mut both, roles) = pair_of(&machine(gpu_is), &bundle, PairLevel::Tensor);
         for product in PRODUCTS {
-            let before = roles.parts_of_half();
+            let before = roles.partner_parts();
             for cut in cuts() {
                 assert!(roles.share_by(Box::new(OnlyOne(Some(product), cut.clone()))));
                 let found = logits(&mut both, &prompt);
@@ -61,7 +61,7 @@ fn every_cut_of_every_product_has_the_bits_of_one_device() {
                     "{form:?}, {gpu_is:?}, {product:?}: {cut}"
                 );
             }
-            assert!(roles.parts_of_half() > before, "{gpu_is:?}, {product:?}");
+            assert!(roles.partner_parts() > before, "{gpu_is:?}, {product:?}");
         }
         assert_eq!(roles.lost_side(), None);
     }
@@ -101,15 +101,15 @@ fn chunks_and_batches_have_the_bits_of_one_device() {
     for chunk_tokens in [7, 20, 32] {
         let expected = batches(&mut alone, chunk_tokens);
         for (level, both, roles) in &mut paired {
-            let before = roles.parts_of_half();
+            let before = roles.partner_parts();
             let found = batches(both, chunk_tokens);
             assert!(found == expected, "{level:?}, chunks of {chunk_tokens}");
-            let is_shared = roles.parts_of_half() > before;
+            let is_shared = roles.partner_parts() > before;
             // The solver may find the device too slow for any product, once it has been measured.
             assert!(is_shared || *level == PairLevel::Tensor, "{level:?}");
         }
     }
-    assert!(paired.iter().all(|(_, _, roles)| roles.parts_of_half() > 0));
+    assert!(paired.iter().all(|(_, _, roles)| roles.partner_parts() > 0));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::offer::Offer;
 use crate::partial::Piece;
 use crate::plan::{Amounts, Plan};
 
-/// How a transfer is made.
+/// Options of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub struct FetchOptions {
     /// Number of connections.
@@ -33,7 +33,7 @@ impl Default for FetchOptions {
     }
 }
 
-/// What is told of a transfer while it goes on, from several threads.
+/// Listens to a transfer while it goes on, from several threads.
 pub trait TransferProgress: Sync {
     /// The amounts are known, and bytes begin to arrive.
     fn planned(&self, amounts: &Amounts);

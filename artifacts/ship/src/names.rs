@@ -1,4 +1,4 @@
-//! What names stand for: a bundle, the release that says so, and the bundles before it.
+//! Records of names: the bundle of each, the release that says so, and the bundles before it.
 
 use std::fs;
 
@@ -19,9 +19,9 @@ pub struct NameRecord {
     heg: String,
     /// The name.
     name: String,
-    /// What it stands for.
+    /// Bundle that it stands for.
     pub now: Held,
-    /// What it stood for, the latest first.
+    /// Bundles that it stood for, the latest first.
     pub before: Vec<Held>,
 }
 
@@ -35,7 +35,7 @@ pub struct Held {
     pub bytes: u64,
     /// Kind of devices that it is for, e.g. `cpu`.
     pub slice: String,
-    /// What stood under the tag of the registry; `None` for what came from a file.
+    /// Digest under the tag of the registry; `None` for a bundle that came from a file.
     pub index: Option<Digest>,
     /// The statement of its publisher: blake3 of its bytes.
     pub release: Option<SectionId>,

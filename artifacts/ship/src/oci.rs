@@ -194,7 +194,7 @@ pub struct ImageManifest {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What stands under a tag: an index, or the manifest of the one slice that a copy has kept.
+/// The document under a tag: an index, or the manifest of the one slice that a copy has kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tagged {
     /// All slices.

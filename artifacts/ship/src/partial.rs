@@ -1,4 +1,4 @@
-//! A part that is being fetched: a file with room for all of it, of which some pieces are right already.
+//! A part that is being fetched: a file with room for all of it, and some pieces that are right already.
 //!
 //! There is no journal: which pieces are right is found out by hashing them. So a partial file survives kills, power cuts
 //! and weeks, and nothing that is in it is believed for being there.

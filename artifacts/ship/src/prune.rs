@@ -1,4 +1,4 @@
-//! What no name needs any more, and its removal. Nothing else of a store is ever deleted.
+//! Bundles and parts that no name needs any more, and their removal. Nothing else of a store is ever deleted.
 
 use std::collections::BTreeSet;
 use std::fs;

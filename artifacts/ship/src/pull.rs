@@ -34,7 +34,7 @@ pub struct Pull<'p> {
     pub examine: &'p dyn Fn(&Path) -> Result<(), ShipError>,
     /// Number of bundles that the name stood for and that are kept.
     pub keep: usize,
-    /// How the transfer is made.
+    /// Options of the transfer.
     pub options: FetchOptions,
     /// Told what happens.
     pub progress: &'p dyn TransferProgress,
@@ -43,9 +43,9 @@ pub struct Pull<'p> {
 /// The outcome of a transfer.
 #[derive(Debug, Clone)]
 pub struct Pulled {
-    /// What the name stands for now.
+    /// Bundle that the name stands for now.
     pub held: Held,
-    /// What it stood for before; `None` for a new name.
+    /// Bundle that it stood for before; `None` for a new name.
     pub before: Option<Held>,
     /// Name of the model, for people.
     pub model: String,
@@ -196,7 +196,7 @@ impl Pull<'_> {
         })
     }
 
-    /// What is here after a transfer that broke off. A lie or a full disk is told as such.
+    /// The bytes that are here after a transfer that broke off. A lie or a full disk is told as such.
     fn interrupted(&self, source: ShipError, amounts: &Amounts, arrived: u64) -> ShipError {
         if !source.may_pass() {
             return source;

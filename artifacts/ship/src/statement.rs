@@ -11,7 +11,7 @@ use crate::error::ShipError;
 use crate::name::ModelName;
 use crate::push::release_slices;
 
-/// What a publisher says of a release.
+/// A publisher's statement of a release.
 #[derive(Debug, Clone)]
 pub struct Statement<'s> {
     /// Name of the repository; its tag does not matter.

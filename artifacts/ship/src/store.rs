@@ -106,7 +106,7 @@ impl DeviceStore {
         identity.bytes == bytes && noted == Some(identity)
     }
 
-    /// Puts a part of which every byte was checked: syncs it, and gives it its name.
+    /// Puts a part after every byte of it was checked: syncs it, and gives it its name.
     pub(crate) fn put_part(
         &self,
         id: PartId,

@@ -29,7 +29,7 @@ pub struct MachineTrust {
 /// The decision about a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// Whose word it is.
+    /// Person who gave the word.
     pub word: Word,
     /// Whether a person agreed to use it unsigned.
     pub agreed: bool,

@@ -53,7 +53,7 @@ pub(crate) enum Heard {
     Over,
 }
 
-/// Where the last piece lies: it stays until the answer is heard again, or dropped.
+/// Address of the last piece: it stays until the answer is heard again, or dropped.
 pub(crate) struct Lying {
     pub(crate) text: *const u8,
     pub(crate) bytes: usize,
@@ -117,7 +117,7 @@ impl Answer {
         Ok((heard, lying))
     }
 
-    /// What an answer that is over was.
+    /// Reports an answer that is over.
     pub(crate) fn ending(&self) -> Result<Value, InterfaceError> {
         let hearing = self.hearing();
         let ending = hearing.ending.as_ref().ok_or(InterfaceError::GoesOn)?;

@@ -1,6 +1,6 @@
 //! From pointers to references and back, and from results and panics to codes: the unsafe half of the interface.
 //!
-//! What each function may believe of a pointer is what `heg.h` asks of its caller: NULL, or an object of the named type
+//! Each function believes of a pointer only what `heg.h` asks of its caller: NULL, or an object of the named type
 //! that this library gave and that was not freed; texts end with a zero. All else is checked here. A panic ends in an
 //! error, never in the caller's frames.
 #![allow(
@@ -55,11 +55,32 @@ pub(crate) unsafe fn conclude(
         Err(failure) => failure,
     };
     if !error.is_null() {
-        let handle = Box::into_raw(Box::new(ErrorHandle::from(&failure)));
+        let handle = give(ErrorHandle::from(&failure));
         // SAFETY: the caller says that a pointer that is not NULL is a place for a pointer.
         unsafe { error.write(handle) };
     }
     failure.code()
+}
+
+/// As [`conclude`], for a function that gives a document in `json`, which the caller frees by [`take_back_text`].
+///
+/// # Safety
+///
+/// As for [`conclude`]; and `json` is NULL, or a place for a pointer.
+pub(crate) unsafe fn conclude_with_json(
+    json: *mut *mut c_char,
+    error: *mut *mut ErrorHandle,
+    work: impl FnOnce() -> Result<serde_json::Value, InterfaceError>,
+) -> i32 {
+    let put = || {
+        let json = place("json", json)?;
+        let text = give_text(work()?.to_string());
+        // SAFETY: it is not NULL, so the caller gives a place for the text.
+        unsafe { json.put(text) };
+        Ok(Outcome::Ok)
+    };
+    // SAFETY: passed on to the caller.
+    unsafe { conclude(error, put) }
 }
 
 /// Does some work; a panic becomes an error. What the work held is not used again, or is behind a lock.

@@ -18,8 +18,8 @@ use std::time::Duration;
 use crate::answer::{Answer, Heard};
 use crate::ask::Ask;
 use crate::boundary::{
-    ErrorHandle, Listener, ListenerFunction, Outcome, conclude, contained, give, give_text, object,
-    place, take_back, take_back_text, text, text_or_none,
+    ErrorHandle, Listener, ListenerFunction, Outcome, conclude, conclude_with_json, contained,
+    give, object, place, take_back, take_back_text, text, text_or_none,
 };
 use crate::failure::InterfaceError;
 use crate::opened::{OpenOptions, OpenedBundle};
@@ -116,15 +116,12 @@ pub unsafe extern "C" fn heg_describe(
     error: *mut *mut ErrorHandle,
 ) -> i32 {
     let work = || {
-        let json = place("json", json)?;
         // SAFETY: the caller gives an engine of ours, or NULL.
         let EngineHandle(opened) = unsafe { object("engine", engine) }?;
-        // SAFETY: the caller gives a place for the text.
-        unsafe { json.put(give_text(report::model(opened).to_string())) };
-        Ok(Outcome::Ok)
+        Ok(report::model(opened))
     };
-    // SAFETY: the caller gives a place for an error, or NULL.
-    unsafe { conclude(error, work) }
+    // SAFETY: the caller gives places for the text and for an error, or NULL.
+    unsafe { conclude_with_json(json, error, work) }
 }
 
 /// Tells of the engine's state as JSON: health ("loading", "ready", "degraded", "failed") and why, requests in each phase,
@@ -137,16 +134,12 @@ pub unsafe extern "C" fn heg_status(
     error: *mut *mut ErrorHandle,
 ) -> i32 {
     let work = || {
-        let json = place("json", json)?;
         // SAFETY: the caller gives an engine of ours, or NULL.
         let EngineHandle(opened) = unsafe { object("engine", engine) }?;
-        let status = report::status(opened)?.to_string();
-        // SAFETY: the caller gives a place for the text.
-        unsafe { json.put(give_text(status)) };
-        Ok(Outcome::Ok)
+        report::status(opened)
     };
-    // SAFETY: the caller gives a place for an error, or NULL.
-    unsafe { conclude(error, work) }
+    // SAFETY: the caller gives places for the text and for an error, or NULL.
+    unsafe { conclude_with_json(json, error, work) }
 }
 
 /// Returns the number of a new flow, for the `flow` of requests that build on each other: they run one after the other, and
@@ -325,15 +318,11 @@ pub unsafe extern "C" fn heg_ending(
     error: *mut *mut ErrorHandle,
 ) -> i32 {
     let work = || {
-        let json = place("json", json)?;
         // SAFETY: the caller gives an answer of ours, or NULL.
-        let ending = unsafe { object("answer", answer) }?.answer.ending()?;
-        // SAFETY: the caller gives a place for the text.
-        unsafe { json.put(give_text(ending.to_string())) };
-        Ok(Outcome::Ok)
+        unsafe { object("answer", answer) }?.answer.ending()
     };
-    // SAFETY: the caller gives a place for an error, or NULL.
-    unsafe { conclude(error, work) }
+    // SAFETY: the caller gives places for the text and for an error, or NULL.
+    unsafe { conclude_with_json(json, error, work) }
 }
 
 /// Frees an answer; NULL is ignored. If it goes on it is cancelled; if it has a listener, that has been called for the last

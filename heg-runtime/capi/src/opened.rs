@@ -40,7 +40,7 @@ pub(crate) struct OpenOptions {
     verify: bool,
 }
 
-/// How answers are drafted.
+/// Kind of drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Drafting {

@@ -1,4 +1,4 @@
-//! What is told of an engine and of an answer, as JSON. Fields may be added; those that are there keep their meaning.
+//! Reports of an engine and of an answer, as JSON. Fields may be added; those that are there keep their meaning.
 
 use heg_runtime::engine::{Ending, Health, Phases};
 use heg_runtime::summary;

@@ -17,7 +17,7 @@ use crate::GPU_EXAMINER;
 /// The devices that the machine has.
 const AUTO: &str = "auto";
 
-/// Where to run.
+/// The devices to run on.
 #[derive(Args)]
 pub(crate) struct Machine {
     /// The bundle: a file, or a name that `heg list` shows
@@ -191,7 +191,7 @@ impl From<Speculate> for Speculation {
     }
 }
 
-/// How to choose tokens.
+/// The rules by which tokens are chosen.
 #[derive(Args)]
 pub(crate) struct Sampling {
     /// 0 takes the most likely token

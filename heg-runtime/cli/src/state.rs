@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::failure::input;
 
-/// How much is kept, and where.
+/// The folder of kept state, and its limits.
 #[derive(Args)]
 pub(crate) struct Keep {
     /// Disk for the KV cache of prompts, so that no later run reads them again, in MiB; 0 keeps nothing and finds nothing. Not encrypted, for this user alone; what is not asked for a month goes

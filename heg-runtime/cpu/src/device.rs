@@ -225,8 +225,8 @@ impl CpuDevice {
         self.list(order)?;
         let scratch = Address(self.scratch.as_ptr());
         let is_pair = self.partition.is_some();
-        let watch = self.watch();
         let partner = self.partner_side();
+        let watch = partner.and_then(|_| self.watch());
         let run_piece = |taken: Taken| {
             let (phase, call) = self.listed.phase(taken.phase)?;
             if taken.side == Side::First && taken.piece == phase.pieces[index(Side::First)] {

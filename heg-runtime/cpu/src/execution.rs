@@ -212,7 +212,7 @@ impl Execution<'_> {
             return Err(bug!("the step of a product's phase is no product").into());
         };
         if self.partner == Some(taken.side) {
-            return self.partners_piece(taken, step, division);
+            return self.partners_piece(taken, step, *x, parts, division);
         }
         for share in self.shares(parts, division, taken.side) {
             if piece < share.pieces {

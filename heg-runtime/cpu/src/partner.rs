@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared};
-use heg_artifacts::program::{Part, Program, Step, StepPhase};
-use heg_spec::{CutProduct, Side, bug};
+use heg_artifacts::program::{BufferId, Part, Program, StepPhase};
+use heg_spec::{CutProduct, Side};
 
 use crate::call::CpuCall;
 use crate::device::Address;
@@ -172,11 +172,10 @@ impl Execution<'_> {
         &self,
         taken: Taken,
         step: usize,
+        x: BufferId,
+        parts: &[Part],
         division: Division,
     ) -> Result<Ran, CpuError> {
-        let Some(Step::Product { x, parts }) = self.kernel.program.steps.get(step) else {
-            return Err(bug!("the step of a product's phase is no product").into());
-        };
         let own = SIDES[usize::from(taken.thread >= self.crews[0])];
         let by_partner = match own == taken.side {
             true => self.product_by_partner(step, parts, division),
@@ -188,7 +187,7 @@ impl Execution<'_> {
             let Area { outputs, tokens } = share.area;
             units += outputs.len() * tokens.len() * self.columns(share.part);
             if by_partner == ByPartner::Ended && share.pieces > 0 {
-                self.multiply(taken.thread, *x, share.part, outputs, tokens)?;
+                self.multiply(taken.thread, x, share.part, outputs, tokens)?;
             }
         }
         let busy = match by_partner {

@@ -30,13 +30,13 @@ struct Shared {
     folder: Arc<StateFolder>,
     shape: KvShape,
     bundle: SectionId,
-    /// What decides the bits of rows, but for the program.
+    /// Everything that decides the bits of rows, but for the program.
     arithmetic: String,
     model: OnceLock<Option<StateModel>>,
     status: Mutex<KeptStatus>,
 }
 
-/// What became of kept state since the start.
+/// Counts of kept state since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeptStatus {
     /// Prompts that began with a kept prefix.

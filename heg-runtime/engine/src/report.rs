@@ -38,7 +38,7 @@ impl Report {
 /// The reason why a lane can run nothing more.
 #[derive(Debug)]
 pub(super) struct LaneLoss {
-    /// What it says of the lane's earlier results.
+    /// Verdict on the lane's earlier results.
     pub(super) loss: Loss,
     pub(super) why: String,
 }

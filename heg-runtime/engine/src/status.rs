@@ -136,10 +136,10 @@ impl PairStatus {
     pub(super) fn of(pair: &PairedRoles) -> Option<Self> {
         let hand_overs = pair.hand_overs()?;
         let ns = |of: &HandOvers, share| of.quantile_us(share).map_or(0, |us| (us * 1e3) as u64);
-        let parts = pair.hand_overs_of_half().map(|of_half| PartStatus {
-            count: pair.parts_of_half(),
-            median_ns: ns(&of_half, 0.5),
-            p99_ns: ns(&of_half, 0.99),
+        let parts = pair.partner_hand_overs().map(|partner| PartStatus {
+            count: pair.partner_parts(),
+            median_ns: ns(&partner, 0.5),
+            p99_ns: ns(&partner, 0.99),
         });
         Some(Self {
             orders: pair.orders(),

@@ -194,7 +194,7 @@ pub(super) fn ask(loader: &Loader, place: Place, form: Form) -> Result<Asked, Ex
     answered().or_else(|error: ExecError| Ok(Asked::Failed(error.refusal().ok_or(error)?)))
 }
 
-/// What a form is asked.
+/// A question to a form.
 #[derive(Debug, Clone, Copy)]
 struct Question {
     asked: KnownAnswers,

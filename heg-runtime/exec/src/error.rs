@@ -177,7 +177,7 @@ pub enum ExecError {
     DeviceLost {
         /// The back end's name of the device.
         device: String,
-        /// What this says of its earlier results.
+        /// Verdict on its earlier results.
         loss: Loss,
         /// The reason.
         why: String,
@@ -216,7 +216,7 @@ pub enum ExecError {
     Bug(#[from] Bug),
 }
 
-/// What the loss of a device says of its earlier results.
+/// Verdict of a device's loss on its earlier results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// Nothing: it failed, or fell silent.

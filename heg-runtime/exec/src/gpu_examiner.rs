@@ -40,7 +40,7 @@ pub struct GpuExaminer {
 pub(crate) enum Question {
     /// Whether a device runs a bundle, and how.
     Bundle(BundleQuestion),
-    /// What a device is like.
+    /// The facts of a device.
     Device {
         /// Part of the name of the device or of its driver.
         gpu: Option<String>,

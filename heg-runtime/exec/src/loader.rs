@@ -90,16 +90,16 @@ impl Loader {
     ///
     /// [`ExecError::Pair`] if one of them has no CPU programs.
     pub fn paired(mut self, pairing: Pairing, lanes: PairLanes) -> Result<Self, ExecError> {
-        let mut half = None;
+        let mut partner = None;
         for backend in self.backends.iter_mut().filter(|_| lanes == PairLanes::One) {
-            half = half.or(backend.give_half(&self.bundle)?);
+            partner = partner.or(backend.give_partner(&self.bundle)?);
         }
-        if half.is_some() {
+        if partner.is_some() {
             let devices = facts(&self.soc, &self.backends);
             self.ladder = Ladder::new(self.bundle.manifest(), devices);
         }
         for backend in &mut self.backends {
-            if backend.pair_up(pairing, lanes, half.clone())? {
+            if backend.pair_up(pairing, lanes, partner.clone())? {
                 return Ok(self);
             }
         }

@@ -29,7 +29,7 @@ pub(crate) fn switched_rows(way: Switching) -> usize {
     }
 }
 
-/// The number of which a chunk's rows are a multiple, so that only a prompt's last chunk is padded.
+/// A chunk's rows are a multiple of this number, so that only a prompt's last chunk is padded.
 pub fn rows_step(way: Switching) -> usize {
     ROW_STEP.max(switched_rows(way))
 }

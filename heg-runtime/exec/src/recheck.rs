@@ -5,7 +5,7 @@
 //! in turn. A device that answers wrongly twice is given up. Before its first launch that is all. Later what it gave since
 //! its last right answer counts as wrong ([`Loss::Wrong`]): requests that are under way end with that error.
 //!
-//! What this does not show is a kernel that computes wrongly once and gives numbers all the same, as memory that flips does.
+//! This does not show a kernel that computes wrongly once and gives numbers all the same, as memory that flips does.
 //! Nothing short of computing twice would.
 
 use heg_spec::Group;
@@ -28,7 +28,7 @@ pub(crate) struct Recheck {
     due: usize,
     /// Launches since one was asked.
     launches: usize,
-    /// What a wrong answer says of earlier results, of which there are none at first.
+    /// Verdict of a wrong answer on earlier results; `None` while there are none.
     of_earlier: Option<Loss>,
 }
 

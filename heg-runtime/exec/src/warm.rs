@@ -99,7 +99,7 @@ impl Executor {
         }
     }
 
-    /// Uses a warm kernel from now on for the calls of which it is the smallest form.
+    /// Uses a warm kernel from now on for the calls whose smallest form it is.
     pub fn adopt(&mut self, WarmForms(forms): WarmForms) {
         for (place, form) in forms {
             if let Some(prepared) = self.forms.at(place) {

@@ -17,7 +17,7 @@ use crate::shared::{CacheMemory, Views};
 use crate::vulkan::{Candidate, Device, Instance, Kind, Memory};
 use crate::{Fidelity, sharing};
 
-/// Which device is wanted, and how it is watched.
+/// The wanted device, and how it is watched.
 #[derive(Debug, Clone, Default)]
 pub struct GpuOptions {
     /// Part of the name of a device or of its driver; without it, the first hardware, or else the first of all.

@@ -23,7 +23,7 @@ pub struct EmbeddingCall<'a> {
     pub factor: f32,
     /// Tokens.
     pub rows: u32,
-    /// Where embeddings go.
+    /// Memory that embeddings are written to.
     pub out: &'a GpuRows,
     /// State of the rows.
     pub state: &'a CallState,
@@ -38,7 +38,7 @@ pub struct GatherCall<'a> {
     pub width: u32,
     /// Rows that are taken.
     pub rows: u32,
-    /// Where they go.
+    /// Memory that they are written to.
     pub out: &'a GpuRows,
     /// State of the rows.
     pub state: &'a CallState,

@@ -80,7 +80,7 @@ impl GpuRegion {
         copy(&from.memory, start, &self.memory, to, bytes)
     }
 
-    /// Where the part lies in the memory.
+    /// Place of the part in the memory.
     pub(crate) fn part_of_any_start(&self, first: u64, bytes: usize) -> Result<u64, GpuError> {
         let end = first.saturating_add(bytes as u64);
         match end <= self.bytes {

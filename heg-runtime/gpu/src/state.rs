@@ -87,7 +87,7 @@ pub struct RowState<'a> {
     pub position: u32,
     /// The cache of its sequence. Without one there is a cache of a single row, which holds nothing.
     pub cache: Option<&'a GpuCache>,
-    /// Where its keys and values go, counted from the sequence's first row of the cache.
+    /// Row for its keys and values, counted from the sequence's first row of the cache.
     pub cache_row: u32,
     /// First row of its sequence in the cache.
     pub first_cache_row: u32,

@@ -1,4 +1,4 @@
-//! The answers to one request, of which there may be several (`n`). Each is a request of its own to the engine.
+//! The answers to one request, one or several (`n`). Each is a request of its own to the engine.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -24,7 +24,7 @@ pub(super) struct Ambiguity(Arc<AtomicBool>);
 enum Place {
     /// In a head; these are its bytes so far.
     Head(Vec<u8>),
-    /// In a body, of which this many bytes are still to come.
+    /// In a body with this many bytes still to come.
     Body(u64),
     /// Past a message that is not followed.
     Beyond,

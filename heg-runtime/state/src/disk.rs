@@ -168,7 +168,7 @@ impl Disk for FolderDisk {
     }
 }
 
-/// What the operating system said, or the whole error.
+/// The operating system's own words, or the whole error.
 fn cause(error: FileError) -> io::Error {
     match error {
         FileError::Io { source, .. } => source,

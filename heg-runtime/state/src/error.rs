@@ -36,7 +36,7 @@ pub enum Miss {
     Damaged {
         /// Number of the page in its prompt.
         index: u64,
-        /// What is wrong.
+        /// The fault.
         source: PageError,
     },
     /// The content of the page is not what was written.

@@ -21,7 +21,7 @@ pub struct StateFolder {
     pub(crate) limits: KeptLimits,
 }
 
-/// What a folder may hold.
+/// Limits of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeptLimits {
     /// Bytes of all pages, those included that are being written.
@@ -96,7 +96,7 @@ impl StateFolder {
         Ok(folder)
     }
 
-    /// What the folder may hold.
+    /// Limits of the folder.
     pub fn limits(&self) -> KeptLimits {
         self.limits
     }

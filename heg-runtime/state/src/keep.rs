@@ -23,7 +23,7 @@ pub struct Keeping<'a> {
     pub tokens: &'a [u32],
 }
 
-/// What became of the pages of a prompt.
+/// The fate of a prompt's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KeepEnd {
     /// Pages that were written.

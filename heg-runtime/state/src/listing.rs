@@ -1,4 +1,4 @@
-//! What a folder holds, for people, and emptying it.
+//! The contents of a folder, for people, and emptying it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ pub struct Listing {
 pub struct ListedPage {
     /// Name of its file.
     pub name: PageName,
-    /// What it says of itself; its content is not checked.
+    /// Its own head; the content is not checked.
     pub head: PageHead,
     /// Length of its file.
     pub bytes: u64,
@@ -43,7 +43,7 @@ pub struct ListedPrefix<'a> {
     pub is_whole: bool,
 }
 
-/// What is to be removed.
+/// The pages to be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purge {
     /// Every page.

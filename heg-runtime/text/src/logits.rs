@@ -276,7 +276,7 @@ mod tests {
         best.unwrap_or(0) as u32
     }
 
-    /// Values of which few are different, so that ties are common, with some odd values among them.
+    /// Values with few differences, so that ties are common, with some odd values among them.
     fn random_values(random: &mut Xoshiro256, odd: u64) -> Vec<f32> {
         let value = |random: &mut Xoshiro256| match random.below(odd) {
             0 => f32::NAN,

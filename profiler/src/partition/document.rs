@@ -41,7 +41,7 @@ pub struct SocPartition {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProductPartition {
-    /// Which one.
+    /// The product.
     pub product: CutProduct,
     /// Its output rows.
     pub rows: u32,

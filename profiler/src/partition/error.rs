@@ -93,7 +93,7 @@ pub enum PartitionError {
         group: Group,
         /// Matrices among its parameters.
         found: usize,
-        /// Those that its products have.
+        /// Numbers that its products have.
         expected: usize,
     },
 

@@ -1,4 +1,4 @@
-//! Latencies of which the first device's are its compiler's estimates, and the second's follow from the SoC file.
+//! Latencies: the first device's are its compiler's estimates, the second's follow from the SoC file.
 //!
 //! A compiler takes seconds over a piece, so that it is asked about few of them. What lies between is linear, as between
 //! measured pieces.

@@ -32,7 +32,7 @@ pub use whole::{DECODE_ROWS_MAX, partition, rules};
 /// A product that may be cut, by its weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CutShape {
-    /// Which one.
+    /// The product.
     pub product: CutProduct,
     /// Output rows N; those of either matrix for gate and up.
     pub rows: u32,

@@ -52,7 +52,7 @@ fn stacked(product: CutProduct, matrices: &[&Parameter], unit_rows: u32) -> CutS
     shape(product, matrices, rows, (1, unit_rows))
 }
 
-/// Two matrices of which both halves take the same rows.
+/// Two matrices whose halves both take the same rows.
 fn paired(product: CutProduct, matrices: &[&Parameter]) -> CutShape {
     let rows = matrices.iter().map(|it| side(it, 0)).min().unwrap_or(0);
     shape(product, matrices, rows, (2, 1))

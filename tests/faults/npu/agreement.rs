@@ -30,7 +30,7 @@ const AGREES_MIN: f64 = 0.98;
 #[derive(Debug, Default)]
 struct Agreement {
     tokens: usize,
-    /// Those that differ, with the distance of the CPU's best logit to that of the NPU's token, as a share of the
+    /// Tokens that differ, with the distance of the CPU's best logit to that of the NPU's token, as a share of the
     /// deviation of its logits.
     differ: Vec<f32>,
     answers: usize,

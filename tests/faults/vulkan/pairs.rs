@@ -1,4 +1,4 @@
-//! A driver that fails while its GPU is half of a pair: the CPU does what was begun, and all that follows.
+//! A driver that fails while its GPU is the partner in a pair: the CPU does what was begun, and all that follows.
 
 use std::time::Duration;
 

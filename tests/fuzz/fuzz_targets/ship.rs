@@ -1,4 +1,4 @@
-//! What strangers send with a bundle, and what a store reads back: the first byte says which of them the rest is.
+//! Documents that strangers send with a bundle, and that a store reads back: the first byte says which one the rest is.
 
 #![no_main]
 

@@ -45,7 +45,7 @@ mod settings;
 ///
 /// # Errors
 ///
-/// What is wrong with bytes that are no blob.
+/// The fault of bytes that are no blob.
 pub fn port_bytes(blob: &[u8]) -> Result<Vec<usize>, String> {
     let facts = blob::BlobFacts::read(blob).map_err(|error| error.to_string())?;
     Ok(facts.ports.iter().map(blob::BlobPort::bytes).collect())

@@ -40,7 +40,7 @@ struct Cli {
     command: Command,
 }
 
-/// What each command is about is in [`LAB_COMMANDS`].
+/// The words about each command are in [`LAB_COMMANDS`].
 #[derive(Subcommand)]
 enum Command {
     BenchAttacks(bench_attacks::Args),

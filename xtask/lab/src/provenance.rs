@@ -1,4 +1,4 @@
-//! Where a figure comes from: the day, the commit and the machine of a run. A figure without them cannot be compared.
+//! The origin of a figure: the day, the commit and the machine of a run. A figure without them cannot be compared.
 
 use anyhow::Result;
 use heg_spec::Isa;

@@ -13,7 +13,7 @@ use clap_complete::{Shell, generate_to};
 ///
 /// # Errors
 ///
-/// Those of the file system.
+/// The errors of the file system.
 pub fn write(name: &'static str, command: Command, folder: &Path) -> io::Result<()> {
     let (completions, man) = (folder.join("completions"), folder.join("man"));
     fs::create_dir_all(&completions)?;

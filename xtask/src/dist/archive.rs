@@ -13,7 +13,7 @@ pub(super) struct Entry {
     pub(super) content: Content,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Content {
     /// A file that nobody runs.

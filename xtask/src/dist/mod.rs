@@ -52,8 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut sums = String::new();
     for file in &files {
         let path = args.to.join(&file.name);
-        fs::write(&path, &file.bytes)
-            .with_context(|| format!("cannot write `{}`", path.display()))?;
+        heg_files::write_whole(&path, &[&file.bytes])?;
         println!(
             "{:9.2} MB  {}",
             file.bytes.len() as f64 / 1e6,
@@ -66,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
         ));
     }
     let sums_path = args.to.join("SHA256SUMS");
-    fs::write(&sums_path, sums).context("cannot write the checksums")?;
+    heg_files::write_whole(&sums_path, &[sums.as_bytes()])?;
     match &args.key {
         Some(key) => sign(&sums_path, key),
         None => Ok(()),

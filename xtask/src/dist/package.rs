@@ -1,4 +1,4 @@
-//! What a release consists of: the binaries that go in, and the files that come out.
+//! A release: the binaries that go in, and the files that come out.
 
 use super::archive::{Content, Entry, tar_gz};
 use super::glibc::Glibc;
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Which release this is.
+/// Version and target of a release.
 #[derive(Debug, Clone)]
 pub struct Shipment {
     /// The version of the workspace.
@@ -39,7 +39,7 @@ impl Shipment {
     }
 }
 
-/// How well an archive is packed.
+/// Strength of an archive's compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// As small as it gets.
@@ -168,5 +168,5 @@ fn terms(licences: &str) -> [Entry; 2] {
 /// The name by which programs find the shared library; its number is `HEG_ABI` of the header.
 pub(super) const SONAME: &str = "libheg.so.1";
 
-/// What Rust's standard library needs of the system, as `rustc --print native-static-libs` says.
+/// Libraries that Rust's standard library needs of the system, as `rustc --print native-static-libs` says.
 pub(super) const SYSTEM_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl";

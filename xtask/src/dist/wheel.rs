@@ -2,7 +2,7 @@
 //! version of Python, so one wheel serves all.
 
 use super::package::{Compression, Shipment};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
@@ -37,7 +37,7 @@ pub(super) fn name(release: &Shipment, platform: &str) -> String {
 ///
 /// # Errors
 ///
-/// Those of the file system, and of an archive that is too large.
+/// The errors of the file system, and of an archive that is too large.
 pub fn write(
     folder: &std::path::Path,
     release: &Shipment,
@@ -47,7 +47,7 @@ pub fn write(
 ) -> Result<std::path::PathBuf> {
     let path = folder.join(name(release, platform));
     let bytes = bytes(release, libheg, "", platform, compression)?;
-    std::fs::write(&path, bytes).with_context(|| format!("cannot write `{}`", path.display()))?;
+    heg_files::write_whole(&path, &[&bytes])?;
     Ok(path)
 }
 

@@ -1,4 +1,4 @@
-//! What a registry wants to know of who asks: the header `WWW-Authenticate`, and what may be sent to whom.
+//! The proof that a registry asks for: the header `WWW-Authenticate`, and what may be sent to whom.
 
 /// A registry's demand.
 #[derive(Debug, Clone, PartialEq, Eq)]

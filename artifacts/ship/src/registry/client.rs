@@ -40,7 +40,7 @@ pub(crate) struct Request<'r> {
     pub(crate) deadline: Duration,
 }
 
-/// An answer, of which the body was not read yet.
+/// An answer whose body was not read yet.
 pub(crate) struct Answer<'c> {
     pub(crate) status: u16,
     url: String,

@@ -56,7 +56,7 @@ struct StoredLogin {
     auth: Option<String>,
 }
 
-/// What a helper of Docker answers.
+/// Answer of one of Docker's helpers.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct HelperAnswer {

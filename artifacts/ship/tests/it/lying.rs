@@ -27,7 +27,7 @@ impl Asked {
     }
 }
 
-/// What the server does with a request.
+/// The server's treatment of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Twist {
     Honest,

@@ -1,4 +1,4 @@
-//! Whose word counts, over whole transfers: signed with the real minisign.
+//! Signatures over whole transfers, made with the real minisign, and whose word counts.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the shared library exports: the functions of the header, and nothing else.
+//! The shared library exports the functions of the header, and nothing else.
 
 use elf::ElfBytes;
 use elf::abi::{SHN_UNDEF, STB_LOCAL};

@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Where requests come from.
+/// Source of the requests.
 #[derive(Args)]
 struct Source {
     /// Reactive requests a minute

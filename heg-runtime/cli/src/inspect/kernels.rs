@@ -19,7 +19,7 @@ use heg_runtime::{EngineError, Loaded, RuntimeError, read_soc};
 use heg_spec::{DeviceClass, Soc};
 use serde::Serialize;
 
-/// Which machine and which call.
+/// The machine and the call.
 #[derive(Args)]
 pub(super) struct Question {
     /// With --kernels or --html: the machine, a shipped SoC or a .ron file [default: the bundle's first, or
@@ -40,7 +40,7 @@ pub(super) struct Question {
     batch: u32,
 }
 
-/// The contents of the report, all of which are also in the JSON.
+/// The contents of the report; the JSON has all of them too.
 #[derive(Serialize)]
 struct Report<'m> {
     bundle: String,

@@ -12,7 +12,7 @@ use heg_text::Special;
 use crate::failure::input;
 use crate::text_guard::guarded;
 
-/// Where tokens come from, and which of them are scored.
+/// Source of tokens, and those of them that are scored.
 #[derive(Args)]
 #[group(skip)]
 #[command(group = ArgGroup::new("what").required(true).args(["text", "ids"]))]

@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Which rows to measure.
+/// The rows to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Rows {
     /// As a prompt is read: in chunks

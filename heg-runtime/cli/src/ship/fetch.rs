@@ -18,7 +18,7 @@ use super::progress::{Output, Shown, bytes, span};
 use super::{Access, agrees, asked, print_warnings, store, trust};
 use crate::failure::input;
 
-/// How bundles are fetched.
+/// Options for fetching bundles.
 #[derive(Args)]
 struct Fetching {
     /// Kind of devices: `cpu`, or `npu-4000` with blobs for that platform [default: the name's present one, else that of this machine's NPU, else `cpu`]
@@ -81,7 +81,7 @@ pub(crate) struct Import {
     fetching: Fetching,
 }
 
-/// Where a bundle comes from.
+/// Source of a bundle.
 enum Origin<'o> {
     Replicas(Replicas),
     Layout(Layout, String),

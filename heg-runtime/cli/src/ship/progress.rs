@@ -1,4 +1,4 @@
-//! What a person or a program sees of a transfer: a bar on standard error, or lines of JSON on standard output.
+//! The progress of a transfer: a bar on standard error for a person, or lines of JSON on standard output.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -36,7 +36,7 @@ fn help() {
     }
 }
 
-/// What `cargo xtask dist` packs: a completion for each shell, and a page for each command that is no secret.
+/// `cargo xtask dist` packs them: a completion for each shell, and a page for each command that is no secret.
 #[test]
 fn pages_tell_of_every_command() {
     let folder = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ impl Machine {
             .unwrap()
     }
 
-    /// What `heg` says, and the layer's record of it.
+    /// The output of `heg`, and the layer's record of it.
     fn said(&self, arguments: &[&str], plan: &VkPlan) -> (Output, Vec<VkEntry>) {
         self.layer.plan(plan).unwrap();
         self.layer.clear_record().unwrap();

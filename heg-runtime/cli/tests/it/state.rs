@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 struct Server {
     process: Child,
     address: String,
-    /// What it said on standard error before it served.
+    /// Its standard error before it served.
     said: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Which threads take which pieces, and which wait.
+//! Pieces are taken by the right threads, and the right threads wait.
 
 use super::*;
 

@@ -43,7 +43,7 @@ pub(crate) trait Backend: Send + Sync {
     /// Adds what it knows of the device that plays a role.
     fn report(&self, device: &Device, facts: &mut DeviceFacts);
 
-    /// Name of the program that runs kernels on a device, as a user reads it; none where it runs nothing there.
+    /// Name of the program that runs kernels on a device, as a user reads it; `None` where it runs nothing there.
     fn describe(&self, facts: &DeviceFacts) -> Option<String>;
 
     /// Its version, where results and names of cached files depend on it.
@@ -116,15 +116,20 @@ pub(crate) trait Backend: Send + Sync {
     /// Takes sections from memory that is laid out like the bundle's file.
     fn read_from(&mut self, _: &Arc<dyn Memory>) {}
 
-    /// Gives the device of a role up to a pair, of which it becomes a half: it runs nothing alone from then on. `None` if it
+    /// Gives the device of a role up to a pair, whose partner it becomes: it runs nothing alone from then on. `None` if it
     /// has none that computes parts of kernels.
-    fn give_half(&mut self, _: &Arc<Bundle>) -> Result<Option<Half>, ExecError> {
+    fn give_partner(&mut self, _: &Arc<Bundle>) -> Result<Option<PairPartner>, ExecError> {
         Ok(None)
     }
 
     /// Has the roles of NPU and iGPU run kernels together, one of them by a device of another back end if that gave one;
     /// false where it cannot.
-    fn pair_up(&mut self, _: Pairing, _: PairLanes, _: Option<Half>) -> Result<bool, ExecError> {
+    fn pair_up(
+        &mut self,
+        _: Pairing,
+        _: PairLanes,
+        _: Option<PairPartner>,
+    ) -> Result<bool, ExecError> {
         Ok(false)
     }
 
@@ -134,17 +139,20 @@ pub(crate) trait Backend: Send + Sync {
     }
 }
 
+/// The roles that run kernels together in a pair: first and second side.
+pub(crate) const PAIRED_ROLES: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
+
 /// A device that computes parts of the products of CPU programs.
 #[derive(Clone)]
-pub(crate) struct Half {
+pub(crate) struct PairPartner {
     /// The role that it has in the pair.
     pub(crate) role: DeviceClass,
-    pub(crate) partner: Arc<dyn Partner>,
+    pub(crate) device: Arc<dyn Partner>,
     /// Its name, as a user reads it.
     pub(crate) name: String,
 }
 
-/// Where a form is made from.
+/// Source that a form is made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The mapped bundle, whose sections are hashed once.

@@ -44,7 +44,7 @@ pub(super) fn with_programs(kernel: &Kernel) -> impl Iterator<Item = (usize, &Va
     variants.filter(|(_, variant)| variant.program.is_some())
 }
 
-/// Those that a GPU runs in the role of a device that has variants of its own.
+/// Variants that a GPU runs in the role of a device that has variants of its own.
 pub(super) fn programs_of_gpu<'m>(
     kernel: &'m Kernel,
     device: &DeviceFacts,
@@ -53,7 +53,7 @@ pub(super) fn programs_of_gpu<'m>(
     with_programs(kernel).filter(move |_| has_gpu)
 }
 
-/// Those of a class.
+/// Variants of a class.
 pub(super) fn of_class(
     kernel: &Kernel,
     class: DeviceClass,

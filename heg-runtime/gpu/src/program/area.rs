@@ -102,7 +102,7 @@ impl GpuProgram {
         })
     }
 
-    /// Bytes of memory for the operands of a call of so many rows.
+    /// Bytes of memory for the operands of a call of `rows` rows.
     pub fn operand_bytes(&self, rows: u32) -> u64 {
         let widths = self.program.buffers.iter().map(|buffer| buffer.width);
         let widest = scratch_width(widths.max().unwrap_or(0));

@@ -37,7 +37,7 @@ pub struct GpuWeight {
 /// Rows at one distance from each other.
 #[derive(Clone)]
 pub struct GpuRows {
-    /// Where they lie.
+    /// Their place.
     pub region: GpuRegion,
     /// Elements from one row to the next.
     pub stride: u32,

@@ -31,7 +31,7 @@ pub(super) struct Window<'a> {
     pub(super) operands: &'a GpuRegion,
 }
 
-/// Where a buffer's rows are; at address 0 there are none.
+/// Address of a buffer's rows; 0 if there are none.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Placed {
     pub(super) address: u64,
@@ -303,7 +303,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Where a buffer's rows are. Checked calls lack none.
+    /// Address of a buffer's rows. Checked calls lack none.
     pub(super) fn placed(&self, id: BufferId) -> Placed {
         let Some(buffer) = self.program.program.buffers.get(id.0 as usize) else {
             return Placed::default();
@@ -362,7 +362,7 @@ impl Writer<'_> {
         rows.map(Placed::from).unwrap_or_default()
     }
 
-    /// Where the elements of a weight are.
+    /// Address of a weight's elements.
     pub(super) fn values(&self, id: ParameterId) -> u64 {
         let weight = self.call.weights.get(id.0 as usize);
         weight.map_or(0, |weight| weight.values.address())

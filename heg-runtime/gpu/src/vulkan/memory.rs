@@ -11,12 +11,12 @@ use ash::vk;
 use super::device::Device;
 use crate::error::GpuError;
 
-/// Where memory is best.
+/// The best place for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Where the device reads and writes fastest.
+    /// The place that the device reads and writes fastest.
     Device,
-    /// Where the host reads and writes without a copy.
+    /// A place that the host reads and writes without a copy.
     Host,
     /// Memory that the host writes without a copy, and that the device reads fastest.
     Written,
@@ -31,7 +31,7 @@ pub(crate) struct Memory {
     memory: vk::DeviceMemory,
     address: u64,
     bytes: u64,
-    /// Where the host has it, if it does.
+    /// Address at which the host has it, if it does.
     mapped: Option<NonNull<u8>>,
     /// Owner of imported pages.
     _pages: Option<Arc<dyn Any + Send + Sync>>,
@@ -217,12 +217,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Where modules find it.
+    /// Address at which modules find it.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
 
-    /// Where the host reaches it without a copy, if it does.
+    /// Address at which the host reaches it without a copy, if it does.
     pub(crate) fn mapped(&self) -> Option<NonNull<u8>> {
         self.mapped
     }

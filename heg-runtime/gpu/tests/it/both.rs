@@ -284,7 +284,7 @@ fn on_cpu_in_f32(
     kernel.outputs.iter().zip(found).map(narrow).collect()
 }
 
-/// What the CPU makes of a call, with keys and values in an element type.
+/// The CPU's results of a call, with keys and values in an element type.
 fn on_cpu(
     (subject, kv): (&Subject, ElementType),
     sequences: &[Sequence],

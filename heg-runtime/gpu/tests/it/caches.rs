@@ -37,7 +37,7 @@ impl Caches {
         index as u32
     }
 
-    /// Where a half of the layer begins, behind the rows before the sequence's.
+    /// Start of a half of the layer, behind the rows before the sequence's.
     fn start(&self, index: usize, role: Role) -> u64 {
         let half = u64::from(2 * LAYER) + u64::from(role == Role::Value);
         let before = u64::from(self.first_row(index)) * self.row_bytes;

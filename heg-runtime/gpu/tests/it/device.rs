@@ -86,7 +86,7 @@ fn a_device_that_is_not_there_is_named() {
     assert!(error.contains("`no such device`: found `"), "{error}");
 }
 
-/// Where host and device work on the same memory, both ways to it are tried, and bits are the same (`attention`).
+/// Both ways to memory that host and device share are tried, and bits are the same (`attention`).
 #[test]
 fn keys_and_values_are_where_both_work_on_them() {
     let test = "keys_and_values_are_where_both_work_on_them";

@@ -12,7 +12,7 @@ use super::request::{Lane, Micros};
 /// One call of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// A kernel over `tokens` tokens, the last of which sees `context`.
+    /// A kernel over `tokens` tokens, whose last one sees `context`.
     Prefill {
         /// The kernel.
         kernel: LayerKernel,

@@ -79,7 +79,7 @@ impl Prices {
 #[derive(Debug, Clone)]
 pub(super) struct Shares {
     layers: f64,
-    /// `qkv` and `ffn` for a token, in calls of up to so many tokens.
+    /// `qkv` and `ffn` for a token, by the largest number of tokens in a call.
     token_wise: [Vec<(u32, ByLane)>; 2],
     /// Attention of a prompt for a query and a key.
     pairs: ByLane,
@@ -150,7 +150,7 @@ impl Shares {
         }
     }
 
-    /// Returns the work of a prompt: in calls of up to so many tokens without the head, or in any calls with it.
+    /// Returns the work of a prompt: in calls of up to `tokens_max` tokens without the head, or in any calls with it.
     pub(super) fn prompt(
         &self,
         request: &TraceRequest,
@@ -178,7 +178,7 @@ impl Shares {
         self.head_us
     }
 
-    /// Returns the time of steps of one row, one after the other, the first of which sees `first` tokens, in µs.
+    /// Returns the time of steps of one row, one after the other, in µs; the first one sees `first` tokens.
     pub(super) fn steps_us(&self, first: u32, steps: u32) -> f64 {
         let before = |context: u32| {
             let last = self.steps_us.len() - 1;
@@ -187,7 +187,7 @@ impl Shares {
         before(first + steps) - before(first)
     }
 
-    /// Returns the price of rows of an answer in any company, the first of which sees `first` tokens.
+    /// Returns the price of rows of an answer in any company; the first one sees `first` tokens.
     pub(super) fn rows(&self, prices: &Prices, first: u32, steps: u32) -> f64 {
         if steps == 0 {
             return 0.0;

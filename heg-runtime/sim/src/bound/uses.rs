@@ -1,4 +1,4 @@
-//! What a call uses of a lane and of the memory, and lines below that over the call's size.
+//! The use that a call makes of a lane and of the memory, and lines below that over the call's size.
 
 use heg_sched::Lane;
 

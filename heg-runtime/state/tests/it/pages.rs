@@ -14,7 +14,7 @@ pub(crate) fn model(number: u8) -> StateModel {
     }
 }
 
-/// What a model computes for the page with this number: it depends on all tokens up to its end.
+/// A model's rows for the page with this number: they depend on all tokens up to its end.
 pub(crate) fn content(model: &StateModel, tokens: &[u32], page: usize) -> Vec<u8> {
     let mut seed = model.bundle.to_vec();
     let leading = &tokens[..(page + 1) * PAGE_TOKENS];

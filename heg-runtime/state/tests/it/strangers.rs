@@ -1,4 +1,4 @@
-//! What one client keeps, another one neither finds nor recognises.
+//! A client neither finds nor recognises what another one keeps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -15,7 +15,7 @@ const PAGE_BYTES: u64 = 4096 + PAYLOAD_BYTES as u64;
 /// Worlds that are tried if `HEG_STATE_WORLDS` does not say how many.
 const WORLDS: u64 = 3000;
 
-/// What happened in all worlds, to see that they are worth the time.
+/// Counts over all worlds, to see that they are worth the time.
 #[derive(Debug, Default)]
 struct Seen {
     found_pages: u64,

@@ -1,4 +1,4 @@
-//! What a pair costs beside time: memory, and cores while it waits.
+//! The price of a pair beside time: memory, and cores while it waits.
 
 use super::machines::{Machine, Shape};
 use super::measure::{Decoding, Measured};
@@ -86,7 +86,7 @@ impl Neighbours {
     }
 }
 
-/// What was measured beside neighbours.
+/// Figures that were measured beside neighbours.
 #[derive(Default)]
 struct Beside {
     times_ms: Vec<f64>,

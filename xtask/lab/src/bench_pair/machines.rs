@@ -8,10 +8,10 @@ use heg_spec::{DeviceClass, Soc, shipped};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// What a machine is.
+/// The kind of a machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Shape {
-    /// One device of so many threads.
+    /// One device with this number of threads.
     One(u32),
     /// Two sides of one thread each.
     Pair {
@@ -60,7 +60,7 @@ pub(super) struct Machine {
     pair: Option<Arc<PairedRoles>>,
     /// The role whose kernels are run alone.
     pub(super) role: DeviceClass,
-    /// What runs them there.
+    /// Name of what runs them there.
     pub(super) source: RungSource,
 }
 
@@ -104,12 +104,12 @@ impl Machine {
         self.loader.take().context("the machine is in use")
     }
 
-    /// How long parts of a GPU took beside its work so far.
+    /// Times that parts of a GPU took beside its work so far.
     pub(super) fn hand_overs_of_gpu(&self) -> Option<HandOvers> {
         self.pair.as_ref()?.hand_overs_of_half()
     }
 
-    /// How long the sides of a pair took to hand over so far.
+    /// Times that the sides of a pair took to hand over so far.
     pub(super) fn hand_overs(&self) -> Option<HandOvers> {
         self.pair.as_ref()?.hand_overs()
     }

@@ -15,7 +15,7 @@ pub(super) trait Measured {
     fn run_ms(&mut self) -> Result<f64>;
 }
 
-/// Measures all of them in turn, so many times, after a first round that does not count: the times of each.
+/// Measures all of them in turn, `rounds` times, after a first round that does not count: the times of each.
 pub(super) fn in_turn<const N: usize>(
     all: &mut [impl Measured],
     rounds: usize,

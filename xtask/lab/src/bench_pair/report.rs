@@ -31,12 +31,12 @@ pub(super) struct Line {
     goal: Option<String>,
 }
 
-/// What stands beside the pair.
+/// A machine beside the pair.
 #[derive(Debug, Clone, Serialize)]
 struct Beside {
     name: String,
     median: f64,
-    /// What it takes, divided by what the pair takes.
+    /// Its time, divided by that of the pair.
     ratio: f64,
 }
 

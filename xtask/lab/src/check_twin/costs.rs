@@ -118,7 +118,7 @@ fn shape_of(trace: &RunTrace) -> ModelShape {
     }
 }
 
-/// What the requests of each launch see together, if it decodes.
+/// Context of each launch's requests together, if it decodes.
 struct Contexts(Vec<u32>);
 
 impl Contexts {

@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .into())
 }
 
-/// How many programs wait for a core on average, over the last minute; nothing where the system does not say.
+/// Number of programs that wait for a core on average, over the last minute; `None` where the system does not say.
 fn load() -> String {
     let found = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = found.split_whitespace().next().unwrap_or("unknown");
@@ -294,7 +294,7 @@ impl Twin {
         table.text()
     }
 
-    /// What is further apart than wanted.
+    /// Figures that are further apart than wanted.
     fn too_far(&self, latency_percent: f64, occupancy_points: f64) -> Vec<String> {
         let mut far = Vec::new();
         // A missing figure is too far, too.

@@ -35,7 +35,7 @@ pub(crate) struct PaperLine {
     pub(crate) better: Better,
 }
 
-/// What a line says about ours.
+/// A line's verdict on our figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Standing {
@@ -51,7 +51,7 @@ pub(crate) enum Standing {
     Ours,
 }
 
-/// How far our figure and the paper's agree.
+/// Agreement of our figure with the paper's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {

@@ -28,7 +28,7 @@ pub(crate) struct Record {
     #[serde(serialize_with = "assumption_name")]
     pub(crate) assumption: Assumption,
     pub(crate) metrics: Metrics,
-    /// What no scheduler could pass on this trace.
+    /// Lower bound over all schedulers on this trace.
     pub(crate) bounds: Bounds,
     /// Time that each lane ran, in s: NPU, iGPU, CPU.
     pub(crate) prefill_secs: [f64; 3],

@@ -65,7 +65,7 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// How `heg` ended, and what it asked of the device.
+/// The end of `heg`, and its calls of the device.
 struct Ran {
     status: Option<i32>,
     out: String,

@@ -37,7 +37,7 @@ impl Server {
         Self { process, address }
     }
 
-    /// Where it listens.
+    /// Address at which it listens.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
@@ -72,7 +72,7 @@ impl Server {
         serde_json::from_str(body).unwrap_or_else(|_| panic!("{reply}"))
     }
 
-    /// What it says of its health.
+    /// Its health, as it says.
     pub(super) fn health(&self) -> String {
         let mut server = TcpStream::connect(&self.address).unwrap();
         let asked = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";

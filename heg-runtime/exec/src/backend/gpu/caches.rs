@@ -31,7 +31,7 @@ pub(super) struct CopiedCache {
 const STEP: usize = 256;
 
 impl Copies {
-    /// None of caches of a model of so many layers.
+    /// An empty list for caches of a model with `layers` layers.
     pub(super) fn new(layers: usize) -> Self {
         Self {
             layers,

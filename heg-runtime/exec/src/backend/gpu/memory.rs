@@ -158,7 +158,7 @@ impl LaneMemory {
         }
     }
 
-    /// What a launch works on.
+    /// The rows that a launch works on.
     pub(super) fn ports(&self, chosen: &Chosen<'_>) -> Result<Ports, ExecError> {
         let inputs = chosen.kernel.inputs.iter();
         let inputs = inputs.map(|port| self.rows_of(chosen, port, false));

@@ -9,11 +9,11 @@
 mod alone;
 mod caches;
 mod form;
-mod half;
 mod halves;
 mod memory;
 mod moved;
 mod pace;
+mod partner;
 mod pass;
 mod recorded;
 mod role;
@@ -30,7 +30,7 @@ use heg_spec::soc::{Device, Gpu};
 use heg_spec::{Activations, DeviceClass, Soc};
 
 use super::runner::Runner;
-use super::{Backend, Half, Origin, Session, SessionRoom};
+use super::{Backend, Origin, PAIRED_ROLES, PairPartner, Session, SessionRoom};
 use crate::error::{ExecError, chain};
 use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, GpuFacts, Rung, RungSource};
@@ -38,8 +38,8 @@ use crate::mem::{MemoryHome, Rows};
 use crate::parts::Parts;
 use crate::soc::device_of;
 use form::GpuForm;
-use half::GpuHalf;
 pub use moved::MovedCaches;
+use partner::GpuPartner;
 use role::{GpuRole, Opened, failed};
 use session::GpuSession;
 
@@ -47,8 +47,8 @@ use session::GpuSession;
 pub(super) struct GpuPrograms {
     /// With the reason where a device cannot be used.
     of_role: BTreeMap<DeviceClass, Result<Arc<GpuRole>, String>>,
-    /// The role that is half of a pair, if one is.
-    half: Option<DeviceClass>,
+    /// The role that is the partner in a pair, if one is.
+    partner: Option<DeviceClass>,
 }
 
 impl GpuPrograms {
@@ -72,7 +72,7 @@ impl GpuPrograms {
         }
         Self {
             of_role,
-            half: None,
+            partner: None,
         }
     }
 }
@@ -115,14 +115,11 @@ fn open(
     }
 }
 
-/// Roles that run kernels together.
-const PAIRED: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
-
 impl Backend for GpuPrograms {
     fn report(&self, _: &Device, facts: &mut DeviceFacts) {
         let role = self.of_role.get(&facts.role);
         // The pair's forms are those of the CPU, which has the GPU compute parts of them.
-        let role = role.filter(|_| self.half != Some(facts.role));
+        let role = role.filter(|_| self.partner != Some(facts.role));
         facts.gpu = role.map(|role| match role {
             Ok(role) => Ok(role.facts()),
             Err(message) => Err(message.clone()),
@@ -136,7 +133,7 @@ impl Backend for GpuPrograms {
 
     fn home(&self) -> MemoryHome {
         let roles = self.of_role.values().flatten();
-        let rows = match self.half {
+        let rows = match self.partner {
             Some(_) => Rows::Shared,
             None => Rows::Copied,
         };
@@ -203,23 +200,23 @@ impl Backend for GpuPrograms {
         matches!(role, Some(Ok(role)) if self.runs(rung) && role.device.is_lost())
     }
 
-    fn give_half(&mut self, bundle: &Arc<Bundle>) -> Result<Option<Half>, ExecError> {
-        let of_role = PAIRED.map(|role| self.of_role.get(&role)?.as_ref().ok());
+    fn give_partner(&mut self, bundle: &Arc<Bundle>) -> Result<Option<PairPartner>, ExecError> {
+        let of_role = PAIRED_ROLES.map(|role| self.of_role.get(&role)?.as_ref().ok());
         let (class, role) = match of_role {
             [Some(role), None] => (DeviceClass::Npu, role),
             [None, Some(role)] => (DeviceClass::Igpu, role),
             [None, None] | [Some(_), Some(_)] => return Ok(None),
         };
         if role.device.cache_memory() == CacheMemory::Copied {
-            // Both halves work on the same rows.
+            // Both sides work on the same rows.
             return Ok(None);
         }
-        let half = GpuHalf::new(role, bundle).map_err(failed("a pair"))?;
+        let partner = GpuPartner::new(role, bundle).map_err(failed("a pair"))?;
         let name = role.describe();
-        self.half = Some(class);
-        Ok(Some(Half {
+        self.partner = Some(class);
+        Ok(Some(PairPartner {
             role: class,
-            partner: Arc::new(half),
+            device: Arc::new(partner),
             name,
         }))
     }

@@ -39,7 +39,7 @@ const LAYER: [Group; 3] = [Group::Qkv, Group::Mha, Group::Ffn];
 const RECORDED_MAX: usize = 4096;
 
 impl LaneMemory {
-    /// The recorded commands of launches, of which so many may be submitted together.
+    /// The recorded commands of launches, at most `together` of them in a submission.
     pub(super) fn units(
         &mut self,
         launches: &[Chosen<'_>],

@@ -62,7 +62,7 @@ pub(super) fn resolve(
     Ok(resolved)
 }
 
-/// Where a section is in the memory that constants are read from.
+/// Place of a section in the memory that constants are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) start: u64,
@@ -110,7 +110,7 @@ fn number(text: &str) -> Option<u64> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// Where the next attribute is that places a constant, whatever stands around it.
+/// Position of the next attribute that places a constant, whatever stands around it.
 fn next_attribute(text: &str) -> Option<usize> {
     let of_name = |name: &str| {
         let mut places = text.match_indices(name).map(|(at, _)| at);

@@ -322,7 +322,7 @@ fn npu_of(soc: &Soc) -> Option<String> {
     npu.cloned()
 }
 
-/// The need for OpenVINO; none where programs serve every kernel of a model on every device of a SoC.
+/// The need for OpenVINO; `None` where programs serve every kernel of a model on every device of a SoC.
 fn need_of_plugin(manifest: &Manifest, soc: &Soc) -> Option<String> {
     let mut devices = soc.devices.iter();
     if let Some(device) = devices.find(|device| device.programs.is_none()) {

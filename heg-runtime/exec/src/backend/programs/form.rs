@@ -21,7 +21,7 @@ pub(super) struct ProgramForm {
     pub(super) device: Arc<RoleDevice>,
 }
 
-/// Where a weight lies in the bundle, in bytes.
+/// Place of a weight in the bundle, in bytes.
 pub(super) struct WeightPlace {
     pub(super) values: Range<usize>,
     pub(super) scales: Option<Range<usize>>,

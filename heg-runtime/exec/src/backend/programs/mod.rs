@@ -25,7 +25,7 @@ use heg_spec::soc::{Device, Programs};
 use heg_spec::{DeviceClass, Soc};
 
 use super::runner::Runner;
-use super::{Backend, Half, Origin, Session, SessionRoom};
+use super::{Backend, Origin, PAIRED_ROLES, PairPartner, Session, SessionRoom};
 use crate::error::ExecError;
 use crate::ladder::{DeviceFacts, Rung, RungSource};
 use crate::parts::Parts;
@@ -78,13 +78,13 @@ impl CpuPrograms {
         &mut self,
         pairing: Pairing,
         lanes: PairLanes,
-        half: Option<Half>,
+        partner: Option<PairPartner>,
     ) -> Result<bool, ExecError> {
-        let [Some(first), Some(second)] = pair::ROLES.map(|role| self.of_role.get(&role)) else {
+        let [Some(first), Some(second)] = PAIRED_ROLES.map(|role| self.of_role.get(&role)) else {
             return Ok(false);
         };
         let programs = [first, second].map(|role| role.programs.clone());
-        let pair = Arc::new(PairedRoles::new(pairing, lanes, programs, half));
+        let pair = Arc::new(PairedRoles::new(pairing, lanes, programs, partner));
         if lanes == PairLanes::Two {
             let what = "a pair";
             let devices = [first.device(what)?, second.device(what)?];
@@ -101,7 +101,7 @@ impl CpuPrograms {
         processor: &Processor,
         kernel: &str,
     ) -> Result<Arc<RoleDevice>, ExecError> {
-        let pair = self.pair.as_ref().filter(|_| pair::ROLES.contains(&role));
+        let pair = self.pair.as_ref().filter(|_| PAIRED_ROLES.contains(&role));
         let shared = pair.map(PairedRoles::device).transpose();
         match shared.map_err(running(kernel))?.flatten() {
             Some(shared) => Ok(shared),
@@ -109,18 +109,18 @@ impl CpuPrograms {
         }
     }
 
-    /// The other half of the pair that a role is in.
+    /// The partner in the pair that a role is in.
     fn partner(&self, role: DeviceClass) -> Option<&Arc<dyn Partner>> {
-        let pair = self.pair.as_ref().filter(|_| pair::ROLES.contains(&role));
-        Some(&pair?.half()?.partner)
+        let pair = self.pair.as_ref().filter(|_| PAIRED_ROLES.contains(&role));
+        Some(&pair?.partner()?.device)
     }
 
     /// The threads that run programs in a role, if any do, as a user reads it.
     fn describe_role(&self, role: DeviceClass) -> Option<String> {
         let name = self.name(role)?;
-        let half = self.pair.as_ref().and_then(|pair| pair.half());
-        if let Some(half) = half.filter(|half| half.role == role) {
-            return Some(half.name.clone());
+        let partner = self.pair.as_ref().and_then(|pair| pair.partner());
+        if let Some(partner) = partner.filter(|partner| partner.role == role) {
+            return Some(partner.name.clone());
         }
         let placement = placement(&self.of_role.get(&role)?.programs).ok()?;
         let threads = match placement.threads().get() {
@@ -270,9 +270,9 @@ impl Backend for CpuPrograms {
         &mut self,
         pairing: Pairing,
         lanes: PairLanes,
-        half: Option<Half>,
+        partner: Option<PairPartner>,
     ) -> Result<bool, ExecError> {
-        self.pair_roles(pairing, lanes, half)
+        self.pair_roles(pairing, lanes, partner)
     }
 
     fn pair(&self) -> Option<&Arc<PairedRoles>> {

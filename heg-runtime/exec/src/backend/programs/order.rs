@@ -42,7 +42,7 @@ pub(super) trait CallRows<'a> {
     fn contexts(&mut self, into: &mut Vec<Context<'a>>) -> Result<(), ExecError>;
 }
 
-/// Where the rows of a call's ports are written down.
+/// The addresses of the rows of a call's ports.
 pub(super) struct PortRows<'o, 'a> {
     rows: &'o mut Vec<ProgramRows<'a>>,
     ports: &'o mut Vec<Range<usize>>,
@@ -64,7 +64,7 @@ impl<'a> PortRows<'_, 'a> {
 }
 
 impl<'a> ProgramOrder<'a> {
-    /// Adds a call of a form over so many rows.
+    /// Adds a call of a form over `rows` rows.
     pub(super) fn add(
         &mut self,
         form: &'a ProgramForm,

@@ -1,5 +1,6 @@
-//! The roles of NPU and iGPU together, where CPU programs play both, or a GPU is one half: as one lane, of which each half has
-//! a share of every kernel, or, of CPU programs alone, as two, of which one takes the other's device too while that is idle (HeteroLLM §4).
+//! The roles of NPU and iGPU together, where CPU programs play both, or a GPU is the partner: as one lane, each side with
+//! a share of every kernel; or, where both are CPU programs, as two lanes, one of them with the other's device too while that
+//! is idle (HeteroLLM §4).
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use heg_spec::{Cut, DeviceClass, Side};
 use super::partition::partition;
 use super::placement::placement;
 use super::role_device::RoleDevice;
-use crate::backend::Half;
+use crate::backend::{PAIRED_ROLES, PairPartner};
 use heg_sched::Class;
 
 pub use heg_cpu::{HandOvers, Partition, WorkItem};
@@ -23,7 +24,7 @@ pub struct PairedRoles {
     pairing: Pairing,
     programs: [Programs; 2],
     /// The device of another kind that one role is, if it is one.
-    half: Option<Half>,
+    partner: Option<PairPartner>,
     /// The state of both as one lane; `None` if each has its own.
     one_lane: Option<OneLane>,
     /// Looks at the pairs that were made, each with the role that is its first side.
@@ -55,16 +56,13 @@ struct Shares {
     is_background: AtomicBool,
 }
 
-/// The roles, first and second side.
-pub(super) const ROLES: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
-
 impl PairedRoles {
     /// For roles that run such programs, but for one that is another device.
     pub(super) fn new(
         pairing: Pairing,
         lanes: PairLanes,
         programs: [Programs; 2],
-        half: Option<Half>,
+        partner: Option<PairPartner>,
     ) -> Self {
         let one_lane = || OneLane {
             shares: Arc::new(Shares {
@@ -77,15 +75,15 @@ impl PairedRoles {
             pairing,
             one_lane: (lanes == PairLanes::One).then(one_lane),
             programs,
-            half,
+            partner,
             watches: Mutex::default(),
             orders: AtomicU64::new(0),
         }
     }
 
     /// The role that is another device, if one is.
-    pub(super) fn half(&self) -> Option<&Half> {
-        self.half.as_ref()
+    pub(super) fn partner(&self) -> Option<&PairPartner> {
+        self.partner.as_ref()
     }
 
     /// Announces the class of the launches that follow.
@@ -121,9 +119,12 @@ impl PairedRoles {
     /// The role, by its place in the pair, that was lost in running kernels with the other, if one was: the other runs
     /// what they would have shared.
     pub fn lost_side(&self) -> Option<Side> {
-        let lost = self.half.as_ref().filter(|half| half.partner.is_lost());
-        if let Some(half) = lost {
-            return Some(side_of(half.role, Side::First));
+        let lost = self
+            .partner
+            .as_ref()
+            .filter(|partner| partner.device.is_lost());
+        if let Some(partner) = lost {
+            return Some(side_of(partner.role, Side::First));
         }
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.iter().find_map(|(first, watch)| {
@@ -137,16 +138,18 @@ impl PairedRoles {
 
     /// Times that parts on another device of the pair took beside its work, if it has a clock: their ways there and back;
     /// `None` if both are CPU programs.
-    pub fn hand_overs_of_half(&self) -> Option<HandOvers> {
-        self.half.as_ref()?;
+    pub fn partner_hand_overs(&self) -> Option<HandOvers> {
+        self.partner.as_ref()?;
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         let each = watches.iter().map(|(_, watch)| watch.partner_hand_overs());
         each.reduce(|all, others| all.with(&others))
     }
 
     /// Parts of products that another device of the pair has computed; 0 if both are CPU programs.
-    pub fn parts_of_half(&self) -> u64 {
-        self.half.as_ref().map_or(0, |half| half.partner.parts())
+    pub fn partner_parts(&self) -> u64 {
+        self.partner
+            .as_ref()
+            .map_or(0, |partner| partner.device.parts())
     }
 
     /// Reactive orders that both ran.
@@ -158,7 +161,7 @@ impl PairedRoles {
         self.orders.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The device that both roles are; none where each has a lane of its own.
+    /// The device that both roles are; `None` where each has a lane of its own.
     pub(super) fn device(self: &Arc<Self>) -> Result<Option<Arc<RoleDevice>>, heg_cpu::CpuError> {
         let Some(OneLane { shares, device }) = &self.one_lane else {
             return Ok(None);
@@ -187,7 +190,7 @@ impl PairedRoles {
         Ok(())
     }
 
-    /// A device of both, of which a role is the first side.
+    /// A device of both, with a role as its first side.
     fn both(
         &self,
         role: Side,
@@ -198,9 +201,9 @@ impl PairedRoles {
             std::mem::swap(&mut first, &mut second);
         }
         let mut sides = [placement(first)?, placement(second)?];
-        let partner = self.half.as_ref().map(|half| PartnerSide {
-            side: side_of(half.role, role),
-            partner: Arc::clone(&half.partner),
+        let partner = self.partner.as_ref().map(|partner| PartnerSide {
+            side: side_of(partner.role, role),
+            partner: Arc::clone(&partner.device),
         });
         if let Some(partner) = &partner {
             // A thread that waits for the device.
@@ -223,7 +226,7 @@ impl PairedRoles {
 
 /// The side of a role in a pair whose first side is the role of `first`.
 fn side_of(role: DeviceClass, first: Side) -> Side {
-    match (role == ROLES[0], first) {
+    match (role == PAIRED_ROLES[0], first) {
         (true, first) => first,
         (false, first) => first.other(),
     }

@@ -73,7 +73,7 @@ fn part(all: usize, step: usize, share: f64) -> u32 {
     number((steps.round() as usize * step).min(all))
 }
 
-/// Whether so many heads can be shared so, within a twentieth of them.
+/// Whether heads can be shared like this, within a twentieth of them.
 fn is_near(heads: usize, share: f64) -> bool {
     let exact = heads as f64 * share;
     (f64::from(part(heads, 1, share)) - exact).abs() <= 0.05 * heads as f64

@@ -104,7 +104,7 @@ struct SharedEnding {
 }
 
 impl Borrowing {
-    /// Runs an order on both devices; none where the other one is busy.
+    /// Runs an order on both devices; `None` where the other one is busy.
     fn run(
         &self,
         order: &[(&CpuKernel, CpuCall<'_>)],

@@ -54,7 +54,7 @@ pub enum SpirvError {
     /// An instruction has no words, or more than are left.
     #[error("an instruction of {length} words at word {at} of {words}")]
     Frame {
-        /// Where the instruction starts.
+        /// Word at which the instruction starts.
         at: usize,
         /// Words that it claims.
         length: usize,

@@ -28,12 +28,12 @@ const ALONE: &str = "each device computes beside the other as fast as alone here
 const NO_WASTE: &str =
     "cuts cost nothing here but the hand-over, and pieces are as fast as their share of a product";
 
-/// A figure of which more is better; `why` is the reason if it is less.
+/// A figure that is better if it is larger; `why` is the reason if it is less.
 fn at_least(name: impl Into<String>, unit: Unit, figures: [f64; 2], why: &str) -> PaperLine {
     PaperLine::compared(name, unit, Better::More, figures).missed_since(why)
 }
 
-/// A figure of which less is better; `why` is the reason if it is more.
+/// A figure that is better if it is smaller; `why` is the reason if it is more.
 fn at_most(name: impl Into<String>, unit: Unit, figures: [f64; 2], why: &str) -> PaperLine {
     PaperLine::compared(name, unit, Better::Less, figures).missed_since(why)
 }

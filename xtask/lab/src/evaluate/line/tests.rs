@@ -1,4 +1,4 @@
-//! What lines say of two figures.
+//! Verdicts of lines on two figures.
 
 use super::*;
 

@@ -32,7 +32,7 @@ pub(super) fn policy(text: &str, changes: &[(&str, &str)]) -> String {
     format!("{rest}{LIMITS})")
 }
 
-/// Those that policies have where they say nothing, but for the time in which a kernel counts as hung.
+/// The limits of policies that say nothing, but for the time in which a kernel counts as hung.
 const LIMITS: &str = "limits: (
     tokens_per_iteration: 512, requests_max: 1024, kv_mib: 16384, timeout_factor: 20, timeout_min_ms: 100000,
 ),";
@@ -80,7 +80,7 @@ impl Lanes {
         }
     }
 
-    /// Asks for the answer to messages, which take turns, of just so many tokens.
+    /// Asks for the answer to messages, which take turns, of exactly `tokens` tokens.
     pub(super) fn ask(&self, class: Class, messages: &[&str], tokens: u32) -> String {
         ask(&self.server, class, messages, tokens)
     }
@@ -99,7 +99,7 @@ impl Lanes {
         }
     }
 
-    /// What was asked of the NPU so far.
+    /// The calls of the NPU so far.
     pub(super) fn log(&self) -> DeviceLog {
         self.world.log()
     }
@@ -130,7 +130,7 @@ impl Lanes {
     }
 }
 
-/// What ran from the start of a server to its end.
+/// A server's launches from its start to its end.
 pub(super) struct Run {
     pub(super) trace: RunTrace,
     pub(super) log: DeviceLog,
@@ -206,7 +206,7 @@ impl Run {
     }
 }
 
-/// The text of an answer of just so many tokens to messages, which take turns.
+/// The text of an answer of exactly `tokens` tokens to messages, which take turns.
 pub(super) fn ask(server: &Server, class: Class, messages: &[&str], tokens: u32) -> String {
     let roles = ["user", "assistant"].into_iter().cycle();
     let messages = messages.iter().zip(roles);

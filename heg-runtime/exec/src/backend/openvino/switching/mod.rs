@@ -85,7 +85,7 @@ struct PromptPlan {
 /// The switching of an executor's blocks; nothing is done where all graphs are resident.
 pub(super) struct GraphSwitch {
     way: Switching,
-    /// Made when all kernels are ready; none where no form has its weights inside.
+    /// Made when all kernels are ready; `None` where no form has its weights inside.
     blocks: Option<Blocks>,
     coming: Coming,
     /// Asked before every load.
@@ -175,7 +175,7 @@ impl GraphSwitch {
 }
 
 impl Blocks {
-    /// The blocks of a model's layers; none where no layer has forms with their weights inside.
+    /// The blocks of a model's layers; empty where no layer has forms with their weights inside.
     fn new(manifest: &Manifest, forms: &mut FormTable, loads: Loads) -> Option<Self> {
         let layers = manifest.layers.len() as u32;
         let a_block = layers.div_ceil(BLOCKS_MAX as u32).max(1);
@@ -374,7 +374,7 @@ impl Blocks {
         self.begin_next(forms);
     }
 
-    /// Notes what a block that computes so many tokens now has.
+    /// Notes the forms that a block now has, and the tokens that it computes.
     fn note(&mut self, at: usize, tokens: usize) {
         let block = &self.blocks[at];
         if let Holding::Graph(graph) = block.holding {

@@ -19,13 +19,13 @@ pub(super) struct BlockPace {
     begun: Option<(usize, Graph, (usize, usize), Instant)>,
 }
 
-/// µs of a row in a layer of which nothing is known yet: any will do, since plans compare times.
+/// µs of a row in a layer that was not measured yet: any will do, since plans compare times.
 const GUESS_US: f64 = 1.0;
 /// Factor by which a short graph takes longer. Chosen: it reads its weights more often.
 const GUESS_SLOWER: f64 = 1.2;
 
 impl BlockPace {
-    /// The times of a block of so many layers, for a chunk of so many rows. Until a load was measured it takes as long as
+    /// The times of a block of `layers` layers, for a chunk of `rows` rows. Until a load was measured it takes as long as
     /// the block computes: in the paper's figure 8 two blocks hide one.
     pub(super) fn of(&self, layers: usize, rows: usize) -> SwitchedBlock {
         let (layers, rows) = (layers as f64, rows as f64);

@@ -1,4 +1,4 @@
-//! The GPU as one half of a pair: it computes areas of products while CPU threads compute the rest, over the same weights,
+//! The GPU as the partner in a pair: it computes areas of products while CPU threads compute the rest, over the same weights,
 //! activations and scratch rows (HeteroLLM §4.1). Nothing is copied where weights are imported; an area is one submission.
 
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ use heg_gpu::{
 use super::role::{GpuRole, PATIENCE, read_by_programs, taken};
 use crate::mem::partner_memory;
 
-/// The GPU of a role, as a half.
-pub(super) struct GpuHalf(Arc<Shared>);
+/// The GPU of a role, as a partner.
+pub(super) struct GpuPartner(Arc<Shared>);
 
 /// The device with what all kernels use of it.
 struct Shared {
@@ -38,9 +38,9 @@ struct Shared {
     parts: AtomicU64,
 }
 
-/// A kernel of which it computes products.
-struct KernelOfHalf {
-    half: Arc<Shared>,
+/// A kernel whose products it computes.
+struct GpuPartnerKernel {
+    shared: Arc<Shared>,
     program: GpuProgram,
     /// Commands of areas of few rows, which come again with every token.
     recorded: Mutex<HashMap<AreaKey, GpuOrder>>,
@@ -71,7 +71,7 @@ struct Places {
     scratch: GpuRegion,
 }
 
-impl GpuHalf {
+impl GpuPartner {
     pub(super) fn new(role: &Arc<GpuRole>, bundle: &Arc<Bundle>) -> Result<Self, GpuError> {
         let limits = StateLimits {
             rows: 1,
@@ -162,13 +162,13 @@ impl Shared {
     }
 }
 
-impl Partner for GpuHalf {
+impl Partner for GpuPartner {
     fn memory(&self, bytes: usize) -> Option<PartnerMemory> {
-        let Self(half) = self;
-        if half.is_lost() {
+        let Self(shared) = self;
+        if shared.is_lost() {
             return None;
         }
-        let made = half.role.device.shared_memory(bytes as u64).ok()??;
+        let made = shared.role.device.shared_memory(bytes as u64).ok()??;
         // As the CPU's own would be.
         made.region().write(0, &vec![0; made.len()]).ok()?;
         partner_memory(made)
@@ -180,11 +180,11 @@ impl Partner for GpuHalf {
         declared: &Kernel,
         kv: ElementType,
     ) -> Option<Arc<dyn PartnerKernel>> {
-        let Self(half) = self;
-        let activations = half.role.activations;
+        let Self(shared) = self;
+        let activations = shared.role.activations;
         let program = GpuProgram::new(program.clone(), declared, kv, activations).ok()?;
-        Some(Arc::new(KernelOfHalf {
-            half: Arc::clone(half),
+        Some(Arc::new(GpuPartnerKernel {
+            shared: Arc::clone(shared),
             program,
             recorded: Mutex::default(),
         }))
@@ -199,13 +199,13 @@ impl Partner for GpuHalf {
     }
 }
 
-impl fmt::Debug for KernelOfHalf {
+impl fmt::Debug for GpuPartnerKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KernelOfHalf").finish_non_exhaustive()
+        f.debug_struct("GpuPartnerKernel").finish_non_exhaustive()
     }
 }
 
-impl KernelOfHalf {
+impl GpuPartnerKernel {
     /// The memory of a product, as the device has it; `None` if it does not reach all of it.
     fn places(&self, product: &PartnerProduct<'_>) -> Option<Places> {
         let call = product.call;
@@ -214,20 +214,20 @@ impl KernelOfHalf {
             let rows = ports.map(|(port, runs)| {
                 let needed = self.program.needs_port(product.step, is_input, port);
                 match needed {
-                    true => Some(Some(self.half.rows(runs)?)),
+                    true => Some(Some(self.shared.rows(runs)?)),
                     false => Some(None),
                 }
             });
             rows.collect::<Option<Vec<_>>>()
         };
-        let weights = call.weights.iter().map(|weight| self.half.weight(weight));
+        let weights = call.weights.iter().map(|weight| self.shared.weight(weight));
         let elements = self.program.scratch_elements() as usize;
         let bytes = (call.rows * elements * size_of::<f32>()).max(1);
         Some(Places {
             weights: weights.collect::<Option<_>>()?,
             inputs: ports(call.inputs, true)?,
             outputs: ports(call.outputs, false)?,
-            scratch: self.half.role.device.region_at(product.scratch, bytes)?,
+            scratch: self.shared.role.device.region_at(product.scratch, bytes)?,
         })
     }
 
@@ -250,7 +250,7 @@ impl KernelOfHalf {
             rows: number(area.tokens.start)..number(area.tokens.end),
         });
         let rows = number(product.call.rows);
-        let operands = self.half.operands(self.program.operand_bytes(rows))?;
+        let operands = self.shared.operands(self.program.operand_bytes(rows))?;
         let product = GpuProduct {
             step: product.step,
             rows,
@@ -259,10 +259,10 @@ impl KernelOfHalf {
             outputs: &places.outputs,
             scratch: &places.scratch,
             operands: &operands,
-            state: &self.half.state,
+            state: &self.shared.state,
             areas: &areas.collect::<Vec<_>>(),
         };
-        GpuOrder::record_product(&self.half.role.device, &self.program, &product)
+        GpuOrder::record_product(&self.shared.role.device, &self.program, &product)
     }
 
     /// Computes areas, and says how long the device was busy, if it tells.
@@ -307,9 +307,9 @@ impl KernelOfHalf {
     }
 }
 
-impl PartnerKernel for KernelOfHalf {
+impl PartnerKernel for GpuPartnerKernel {
     fn takes(&self, product: &PartnerProduct<'_>) -> bool {
-        !self.half.is_lost()
+        !self.shared.is_lost()
             && self.program.has_areas(product.step)
             && self.places(product).is_some()
     }
@@ -319,16 +319,16 @@ impl PartnerKernel for KernelOfHalf {
         product: &PartnerProduct<'_>,
         areas: &[PartnerArea],
     ) -> Result<Option<Duration>, PartnerFailure> {
-        if self.half.is_lost() {
+        if self.shared.is_lost() {
             return Err(PartnerFailure::Ended);
         }
         match self.run(product, areas) {
             Ok(busy) => {
-                self.half.parts.fetch_add(1, Ordering::Relaxed);
+                self.shared.parts.fetch_add(1, Ordering::Relaxed);
                 Ok(busy)
             }
             Err(error) => {
-                self.half.is_lost.store(true, Ordering::Relaxed);
+                self.shared.is_lost.store(true, Ordering::Relaxed);
                 Err(match error {
                     late @ GpuError::Late { .. } => PartnerFailure::MayWrite(Box::new(late)),
                     _ => PartnerFailure::Ended,

@@ -70,9 +70,11 @@ fn costs_of(
 mod tests {
     use heg_artifacts::Bundle;
     use heg_artifacts::manifest::Term;
+    use heg_profiler::AnchorSource;
+    use heg_profiler::annotation::{Contention, RawContention, Regime};
     use heg_profiler::measure::{DeviceIdentity, VariantProfile};
     use heg_profiler::predict::LatencyTable;
-    use heg_sched::{Call, Costs, Lane, LayerKernel};
+    use heg_sched::{Call, Costs, Lane, LaneLoad, LayerKernel};
     use heg_spec::{DeviceClass, Group};
 
     use super::*;
@@ -139,5 +141,37 @@ mod tests {
         assert_eq!(costs.cost(Lane::Cpu, layer), None);
         assert!(costs_of(manifest, "other", model, None, Some(&profile)).is_none());
         assert!(costs_of(manifest, "host-cpu", model, None, None).is_none());
+    }
+
+    #[test]
+    fn a_profile_says_what_kernels_take_beside_another_lane() {
+        let bundle = Bundle::open(TINY).unwrap();
+        let manifest = bundle.manifest();
+        let mut profile = Profile::new(bundle.manifest_id(), "host-roles", Vec::new());
+        let model = ModelShape {
+            layers: manifest.layers.len() as u32,
+            chunk_tokens: 64,
+            context_tokens: 128,
+            kv_bytes_per_token: 1,
+        };
+        let load = |lane| LaneLoad {
+            lane,
+            bandwidth: 0.0,
+        };
+        let slowdown = |profile: &Profile| {
+            let costs = costs_of(manifest, "host-roles", model, None, Some(profile)).unwrap();
+            costs.slowdown(load(Lane::Npu), load(Lane::Igpu))
+        };
+        assert_eq!(slowdown(&profile), 1.0);
+        let cell = RawContention {
+            device: DeviceClass::Npu,
+            regime: Regime::ComputeBound,
+            neighbour: DeviceClass::Igpu,
+            neighbour_regime: Regime::ComputeBound,
+            slowdown: 1.4,
+            source: AnchorSource::Measured,
+        };
+        profile.contention.push(Contention::new(cell).unwrap());
+        assert_eq!(slowdown(&profile), 1.4);
     }
 }

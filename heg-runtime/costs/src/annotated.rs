@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use heg_artifacts::manifest::{self, Manifest, Model, ShapeClass, Variant};
-use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
+use heg_profiler::annotation::{self, DeviceAnnotation, Regime, SocAnnotation, estimate};
 use heg_spec::{DeviceClass, Group};
 
-use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel, WorkStage};
+use heg_sched::{
+    Call, Cost, Costs, KernelBound, Lane, LaneLoad, LayerKernel, Micros, ModelShape, Slowdowns,
+    WarmKernel, WorkStage,
+};
 
 /// Costs of one model on one machine, as [`estimate`] predicts them.
 ///
@@ -24,6 +27,8 @@ pub struct AnnotatedCosts {
     attention_flops: f64,
     /// Maximum throughput of prompt attention on each lane, in FLOP/s; `None` if it has no limit of its own.
     attention_flops_per_sec: [Option<f64>; Lane::ALL.len()],
+    /// Slow-downs of kernels beside each other, if they were measured.
+    slowdowns: Option<Slowdowns>,
     /// Time to compile the NPU's attention for one chunk, over the rows of context: offset and slope, in µs.
     compile_us: (f64, f64),
 }
@@ -44,7 +49,7 @@ impl AnnotatedCosts {
         let device = |class| soc.device(class).cloned();
         let kernels = kernels.iter();
         let kv_row = u64::from(model.kv_heads) * u64::from(model.head_dim);
-        Self {
+        let mut costs = Self {
             devices: [
                 device(DeviceClass::Npu),
                 device(DeviceClass::Igpu),
@@ -60,8 +65,57 @@ impl AnnotatedCosts {
             },
             attention_flops: 4.0 * f64::from(model.heads) * f64::from(model.head_dim),
             attention_flops_per_sec: [None; Lane::ALL.len()],
+            slowdowns: None,
             compile_us: COMPILE_US,
+        };
+        costs.slowdowns = costs.measured_slowdowns(soc);
+        costs
+    }
+
+    /// Returns the slow-downs of kernels beside each other; `None` if they were not measured.
+    pub fn slowdowns(&self) -> Option<&Slowdowns> {
+        self.slowdowns.as_ref()
+    }
+
+    fn measured_slowdowns(&self, soc: &SocAnnotation) -> Option<Slowdowns> {
+        if soc.contention.is_empty() {
+            return None;
         }
+        let mut table = Slowdowns::new(Lane::ALL.map(|lane| self.bandwidth_max(lane)));
+        let end = |(class, regime): (DeviceClass, Regime)| {
+            let lane = match class {
+                DeviceClass::Npu => Lane::Npu,
+                DeviceClass::Igpu => Lane::Igpu,
+                DeviceClass::Cpu => Lane::Cpu,
+            };
+            let bound = match regime {
+                Regime::MemoryBound => KernelBound::Memory,
+                Regime::ComputeBound => KernelBound::Compute,
+            };
+            (lane, bound)
+        };
+        for cell in &soc.contention {
+            table.set(end(cell.subject()), end(cell.neighbour()), cell.slowdown());
+        }
+        Some(table)
+    }
+
+    /// Share of the bandwidth that the kernel of a lane draws that draws most: the fewest rows read all weights, and
+    /// attention reads the most of the cache.
+    fn bandwidth_max(&self, lane: Lane) -> f64 {
+        let groups = [Group::Qkv, Group::Mha, Group::Ffn, Group::Head];
+        let contexts = [1, self.model.context_tokens];
+        let drawn = groups.into_iter().flat_map(|group| {
+            contexts.into_iter().filter_map(move |context| {
+                let call = annotation::KernelCall {
+                    tokens: 1,
+                    context,
+                    batch: 1,
+                };
+                Some(self.kernel(lane, group, call)?.bandwidth)
+            })
+        });
+        drawn.fold(0.0, f64::max)
     }
 
     /// Sets the throughput of prompt attention on a lane where it is slower than the lane's other kernels.
@@ -231,6 +285,12 @@ impl Costs for AnnotatedCosts {
             WorkStage::Prefill => power.prefill_watts(),
             WorkStage::Decode => power.decode_watts(),
         })
+    }
+
+    fn slowdown(&self, own: LaneLoad, beside: LaneLoad) -> f64 {
+        self.slowdowns
+            .as_ref()
+            .map_or(1.0, |table| table.factor(own, beside))
     }
 
     /// Returns the cost of a variant of that shape: that of the smallest bucket of the bundle that holds it,

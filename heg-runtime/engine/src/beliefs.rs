@@ -1,6 +1,6 @@
 //! A double of the cost model: lanes that the scheduler takes for slower or faster than they are.
 
-use heg_sched::{Call, Cost, Costs, Lane, Micros, ModelShape, WarmKernel, WorkStage};
+use heg_sched::{Call, Cost, Costs, Lane, LaneLoad, Micros, ModelShape, WarmKernel, WorkStage};
 
 /// Factor on the known latencies of each lane.
 pub(super) type Beliefs = [f64; Lane::ALL.len()];
@@ -26,6 +26,10 @@ impl<C: Costs> Costs for Believed<C> {
 
     fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
         self.known.watts(lane, stage)
+    }
+
+    fn slowdown(&self, own: LaneLoad, beside: LaneLoad) -> f64 {
+        self.known.slowdown(own, beside)
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {

@@ -12,8 +12,8 @@ use heg_spec::Group;
 use super::correction::Correction;
 use heg_costs::AnnotatedCosts;
 use heg_sched::{
-    CachedCosts, Call, Cost, Costs, Decoding, Lane, LayerKernel, Micros, ModelShape, Segment,
-    WarmKernel, Work, WorkStage,
+    CachedCosts, Call, Cost, Costs, Decoding, Lane, LaneLoad, LayerKernel, Micros, ModelShape,
+    Segment, WarmKernel, Work, WorkStage,
 };
 
 /// Speeds assumed for a device without annotations: those of two cores of a laptop.
@@ -71,7 +71,10 @@ pub(super) struct Expected {
     rows: u32,
     /// The correction factor that it contains.
     factor: f64,
+    /// The time beside the launches that ran on other lanes when it began.
     latency_us: f64,
+    /// Its own load, for the launches that begin beside it.
+    pub(super) load: LaneLoad,
 }
 
 impl Pace {
@@ -79,26 +82,32 @@ impl Pace {
         self.learned[lane as usize][kind as usize].factor(rows)
     }
 
-    /// Predicted time of a launch.
-    pub(super) fn expected(&self, lane: Lane, work: &Work) -> Option<Expected> {
-        let latency_us = |call| Some(self.cost(lane, call)?.latency_us);
+    /// Predicted time of a launch beside the loads of other lanes. What contention costs is no property of the kernel:
+    /// its correction is learned from the rest.
+    pub(super) fn expected(
+        &self,
+        lane: Lane,
+        work: &Work,
+        beside: impl Iterator<Item = LaneLoad>,
+    ) -> Option<Expected> {
         let iteration = |batch: &[Decoding], layers: usize| {
             let rows = Decoding::rows_of(batch);
-            let layer = latency_us(Call::iteration(lane, batch, false))?;
-            let head = latency_us(Call::Head { rows })?;
+            let mut cost = self.cost(lane, Call::iteration(lane, batch, false))?;
+            let head = self.cost(lane, Call::Head { rows })?;
+            cost.latency_us = cost.latency_us * layers as f64 + head.latency_us;
             let kind = match lane {
                 Lane::Npu => Kind::Verify,
                 Lane::Igpu | Lane::Cpu => Kind::Decode,
             };
-            Some((kind, rows, layer * layers as f64 + head))
+            Some((kind, rows, cost))
         };
-        let (kind, rows, latency_us) = match work {
+        let (kind, rows, cost) = match work {
             Work::Prefill {
                 segment, kernel, ..
             } => match self.warm_for(lane, *segment, *kernel) {
                 Some(warm) => {
                     let cost = self.warm_cost(warm)?;
-                    (Kind::WarmMha, warm.tokens, cost.latency_us)
+                    (Kind::WarmMha, warm.tokens, cost)
                 }
                 None => {
                     let call = Call::Prefill {
@@ -106,10 +115,10 @@ impl Pace {
                         tokens: segment.tokens,
                         context: segment.context(),
                     };
-                    (Kind::from(*kernel), segment.tokens, latency_us(call)?)
+                    (Kind::from(*kernel), segment.tokens, self.cost(lane, call)?)
                 }
             },
-            Work::Head(_) => (Kind::Head, 1, latency_us(Call::Head { rows: 1 })?),
+            Work::Head(_) => (Kind::Head, 1, self.cost(lane, Call::Head { rows: 1 })?),
             Work::Decode(run) => iteration(&run.batch, run.layers.len())?,
             Work::Mixed { batch, prompts } if prompts.is_empty() => {
                 iteration(batch, self.model.layers as usize)?
@@ -117,11 +126,14 @@ impl Pace {
             // Each of its parts is learned from other launches.
             Work::Mixed { .. } => return None,
         };
+        let load = cost.on(lane);
+        let slower: f64 = beside.map(|other| self.slowdown(load, other)).product();
         Some(Expected {
             kind,
             rows,
             factor: self.factor(lane, kind, rows),
-            latency_us,
+            latency_us: cost.latency_us * slower,
+            load,
         })
     }
 
@@ -146,6 +158,7 @@ impl Pace {
             rows,
             factor,
             latency_us,
+            load: _,
         } = expected;
         self.learned[lane as usize][kind as usize].learn(rows, factor, latency_us, took);
     }
@@ -314,6 +327,11 @@ impl Costs for Pace {
 
     fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
         self.known.as_ref()?.watts(lane, stage)
+    }
+
+    fn slowdown(&self, own: LaneLoad, beside: LaneLoad) -> f64 {
+        let known = self.known.as_ref();
+        known.map_or(1.0, |known| known.slowdown(own, beside))
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {

@@ -33,7 +33,9 @@ use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
 
 pub use agent_xpu::AgentXpu;
-pub use costs::{CachedCosts, Call, Cost, Costs, ModelShape, WorkStage};
+pub use costs::{
+    CachedCosts, Call, Cost, Costs, KernelBound, LaneLoad, ModelShape, Slowdowns, WorkStage,
+};
 pub use event::{
     Action, Actions, DecodeRun, Decoding, Event, Finish, Given, LayerKernel, Segment, Ticket,
     Transfer, WarmKernel, Work,

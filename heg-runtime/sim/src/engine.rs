@@ -389,7 +389,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
     }
 
     fn set_speeds(&mut self) {
-        let demand = |lane| self.running(lane).map_or(0.0, |r| r.cost.bandwidth);
+        let demand = |lane| self.running(lane).map(|r| r.cost.bandwidth);
         let speeds = self.machine.memory.speeds(Lane::ALL.map(demand));
         for (place, speed) in self.places.iter_mut().zip(speeds) {
             if let Place::Busy(running) = place {

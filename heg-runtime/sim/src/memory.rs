@@ -16,11 +16,14 @@
 //!
 //! So memory-bound kernels (u near b) slow down in proportion, and compute-bound ones (u below their share) hardly or
 //! not at all, as in Agent.xpu's Fig. 4: GEMV beside GEMV suffers, GEMM beside GEMV does not.
+//!
+//! A machine whose contention was measured has a table ([`Slowdowns`]), and that is the speed of its kernels in place of
+//! the caps: it has all that slows them down, caches and ports included.
 
 use heg_profiler::annotation::SocAnnotation;
 use heg_spec::DeviceClass;
 
-use heg_sched::Lane;
+use heg_sched::{Lane, LaneLoad, Slowdowns};
 
 /// Bandwidths as shares of the DRAM's peak.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,6 +32,8 @@ pub struct DramModel {
     pub lanes: [f64; Lane::ALL.len()],
     /// B: the largest share that they draw together.
     pub shared: f64,
+    /// The measured slow-downs of kernels beside each other, in place of the caps.
+    pub slowdowns: Option<Slowdowns>,
 }
 
 impl Default for DramModel {
@@ -37,6 +42,7 @@ impl Default for DramModel {
         Self {
             lanes: [1.0; Lane::ALL.len()],
             shared: 1.0,
+            slowdowns: None,
         }
     }
 }
@@ -59,6 +65,21 @@ impl DramModel {
         Self {
             lanes,
             shared: SHARED,
+            slowdowns: None,
+        }
+    }
+
+    /// Takes a machine's measured slow-downs, where there are some, in place of the caps of its devices. The bandwidth of
+    /// all together then has no limit of its own.
+    #[must_use]
+    pub fn measured(self, slowdowns: Option<Slowdowns>) -> Self {
+        match slowdowns {
+            None => self,
+            some => Self {
+                lanes: [1.0; Lane::ALL.len()],
+                shared: Lane::ALL.len() as f64,
+                slowdowns: some,
+            },
         }
     }
 
@@ -67,6 +88,7 @@ impl DramModel {
         Self {
             lanes: [43.0 / 68.0; Lane::ALL.len()],
             shared: 59.0 / 68.0,
+            slowdowns: None,
         }
     }
 
@@ -104,8 +126,13 @@ impl DramModel {
         }
     }
 
-    /// Returns the speed of each lane's kernel, from its demand; 1 is the speed of running alone.
-    pub fn speeds(&self, demands: [f64; Lane::ALL.len()]) -> [f64; Lane::ALL.len()] {
+    /// Returns the speed of each lane's kernel, from its demand, which an idle lane has not; 1 is the speed of running
+    /// alone.
+    pub fn speeds(&self, demands: [Option<f64>; Lane::ALL.len()]) -> [f64; Lane::ALL.len()] {
+        if let Some(slowdowns) = &self.slowdowns {
+            return measured_speeds(slowdowns, demands);
+        }
+        let demands = demands.map(|demand| demand.unwrap_or(0.0));
         let grants = self.grants(demands);
         let mut speeds = [1.0; Lane::ALL.len()];
         for (lane, speed) in speeds.iter_mut().enumerate() {
@@ -116,6 +143,24 @@ impl DramModel {
         }
         speeds
     }
+}
+
+fn measured_speeds(
+    slowdowns: &Slowdowns,
+    demands: [Option<f64>; Lane::ALL.len()],
+) -> [f64; Lane::ALL.len()] {
+    let loads = Lane::ALL.map(|lane| {
+        let bandwidth = demands[lane as usize]?;
+        Some(LaneLoad { lane, bandwidth })
+    });
+    loads.map(|own| {
+        let Some(own) = own else { return 1.0 };
+        let factors = loads.iter().flatten();
+        let slower: f64 = factors
+            .map(|beside| slowdowns.factor(own, *beside))
+            .product();
+        1.0 / slower
+    })
 }
 
 fn weights_of(caps: &[f64], open: &[bool]) -> f64 {
@@ -143,16 +188,19 @@ mod tests {
         let both = memory.grants([1.0, 1.0, 0.0]);
         assert!(close((both[0] + both[1]) * 68.0, 59.0));
         // Each one slows down to 29.5 of 43 GB/s.
-        assert!(close(memory.speeds([1.0, 1.0, 0.0])[0], 29.5 / 43.0));
+        assert!(close(
+            memory.speeds([Some(1.0), Some(1.0), None])[0],
+            29.5 / 43.0
+        ));
     }
 
     #[test]
     fn a_compute_bound_kernel_keeps_its_pace_beside_a_memory_bound_one() {
         let memory = DramModel::snapdragon();
-        let [gemm, gemv, _] = memory.speeds([0.2, 0.63, 0.0]);
+        let [gemm, gemv, _] = memory.speeds([Some(0.2), Some(0.63), None]);
         assert!(gemm > 0.97, "{gemm}");
         assert!(gemv <= 1.0);
-        let [gemm, gemv, _] = DramModel::default().speeds([0.4, 1.0, 0.0]);
+        let [gemm, gemv, _] = DramModel::default().speeds([Some(0.4), Some(1.0), None]);
         assert!(close(gemm, 1.0) && close(gemv, 0.6), "{gemm} {gemv}");
     }
 
@@ -161,9 +209,28 @@ mod tests {
         let memory = DramModel {
             lanes: [0.3, 0.6, 0.6],
             shared: 0.75,
+            slowdowns: None,
         };
-        let speeds = memory.speeds([0.3, 0.6, 0.6]);
+        let speeds = memory.speeds([0.3, 0.6, 0.6].map(Some));
         assert!(speeds.iter().all(|speed| close(*speed, 0.5)), "{speeds:?}");
+    }
+
+    #[test]
+    fn a_measured_table_stands_in_place_of_the_caps() {
+        use heg_sched::KernelBound::{Compute, Memory};
+        let mut table = Slowdowns::new([0.4, 0.8, 0.8]);
+        table.set((Lane::Npu, Memory), (Lane::Igpu, Memory), 2.0);
+        table.set((Lane::Npu, Memory), (Lane::Cpu, Compute), 1.25);
+        table.set((Lane::Igpu, Memory), (Lane::Npu, Memory), 1.6);
+        let memory = DramModel::snapdragon().measured(Some(table));
+        assert_eq!(memory.speeds([Some(0.4), None, None]), [1.0; 3]);
+        let both = memory.speeds([Some(0.4), Some(0.8), None]);
+        assert_eq!(both, [0.5, 1.0 / 1.6, 1.0]);
+        // A kernel that draws nothing is a neighbour too, and three of them slow each other down by both factors.
+        let all = memory.speeds([Some(0.4), Some(0.8), Some(0.0)]);
+        assert_eq!(all, [1.0 / 2.5, 1.0 / 1.6, 1.0]);
+        let unmeasured = DramModel::snapdragon().measured(None);
+        assert_eq!(unmeasured, DramModel::snapdragon());
     }
 
     proptest! {
@@ -173,7 +240,7 @@ mod tests {
             lanes in prop::array::uniform3(0.05..1.0f64),
             shared in 0.05..1.0f64,
         ) {
-            let memory = DramModel { lanes, shared };
+            let memory = DramModel { lanes, shared, slowdowns: None };
             let grants = memory.grants(demands);
             let mut wanted = 0.0;
             for lane in 0..3 {
@@ -184,8 +251,8 @@ mod tests {
             prop_assert!((drawn - wanted.min(shared)).abs() < 1e-9);
             // A kernel that runs alone is not slowed down, unless the shared cap is lower.
             for lane in (0..3).filter(|lane| demands[*lane].min(lanes[*lane]) <= shared) {
-                let mut alone = [0.0; 3];
-                alone[lane] = demands[lane];
+                let mut alone = [None; 3];
+                alone[lane] = Some(demands[lane]);
                 prop_assert_eq!(memory.speeds(alone)[lane], 1.0);
             }
         }

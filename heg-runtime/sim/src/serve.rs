@@ -55,7 +55,7 @@ impl Platform {
             soc: soc.name.clone(),
             model: sheet.model.name.clone(),
             machine: Machine {
-                memory: DramModel::of(&annotated),
+                memory: DramModel::of(&annotated).measured(costs.slowdowns().copied()),
                 power: PowerModel::of(soc),
                 reset: RESET,
                 ..Machine::default()

@@ -101,9 +101,12 @@ impl Serving {
         };
         // The head's time on rows of a prompt does not apply to other requests.
         let is_plain = !requests.iter().any(scores);
+        let running = self.running.iter().flatten();
+        let beside = running.filter_map(|it| Some(it.expected.as_ref()?.load));
+        let expected = self.pace.expected(lane, &work, beside);
         self.running[lane as usize] = Some(Running {
             ticket,
-            expected: self.pace.expected(lane, &work).filter(|_| is_plain),
+            expected: expected.filter(|_| is_plain),
             work,
             abandoned: None,
         });

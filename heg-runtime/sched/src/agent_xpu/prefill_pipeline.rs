@@ -51,10 +51,11 @@ impl<C: Costs> AgentXpu<C> {
         let head = self
             .head_lane(entry)
             .map_or(0.0, |(_, cost)| cost.latency_us);
+        let left_us = self.left_beside_others_us(entry);
         Some(Waiting {
             class: entry.class(),
             waits_since: entry.waits_since,
-            prefill_us: self.left_us(entry) + head,
+            prefill_us: left_us + head,
         })
     }
 

@@ -2,7 +2,8 @@
 
 use super::AgentXpu;
 use super::stage::Entry;
-use crate::costs::{Call, Costs};
+use crate::batch::CONTEXT_STEP;
+use crate::costs::{Call, Cost, Costs};
 use crate::event::{LayerKernel, Segment};
 use crate::prefill::Prefill;
 use crate::request::{Class, Lane, RequestId};
@@ -17,18 +18,50 @@ impl<C: Costs> AgentXpu<C> {
     /// Estimated time that the prompt of a ledger entry still needs, in µs; tokens that its flow has cached are not
     /// computed again.
     pub(super) fn left_us(&self, entry: &Entry) -> f64 {
+        self.left_us_where(entry, |_, _| 1.0)
+    }
+
+    /// Estimated time that the prompt of a ledger entry still needs beside the other requests on the lanes, in µs.
+    pub(super) fn left_beside_others_us(&self, entry: &Entry) -> f64 {
+        self.left_us_where(entry, |lane, cost| self.slowdown_of(entry, lane, cost))
+    }
+
+    /// The factor by which a kernel of a request takes longer than alone beside what others run on other lanes. Where
+    /// requests decode, the lane of dynamic kernels decodes whenever it runs nothing else.
+    fn slowdown_of(&self, entry: &Entry, lane: Lane, cost: Cost) -> f64 {
+        let decoding = || {
+            let (rows, layer) = (self.decode.len() as u32, self.dynamic_lane());
+            let call = Call::Layer {
+                rows,
+                context: rows.saturating_mul(CONTEXT_STEP),
+                fused: false,
+            };
+            let layer = layer.filter(|_| rows > 0);
+            layer.and_then(|lane| Some(self.costs.cost(lane, call)?.on(lane)))
+        };
+        let others = Lane::ALL.into_iter().filter(|other| *other != lane);
+        let loads = others.filter_map(|other| match self.lanes.running(other) {
+            Some(running) if running.work.is_of(entry.id()) => None,
+            Some(running) => Some(running.cost.on(other)),
+            None => decoding().filter(|load| load.lane == other),
+        });
+        let factors = loads.map(|load| self.costs.slowdown(cost.on(lane), load));
+        factors.product()
+    }
+
+    fn left_us_where(&self, entry: &Entry, slowdown: impl Fn(Lane, Cost) -> f64) -> f64 {
         if let Some(prefill) = entry.prefill() {
-            return self.remaining_us(prefill);
+            return self.remaining_us(prefill, slowdown);
         }
         let shared = entry.submission.known_tokens();
         let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
         let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
         let fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk);
-        self.remaining_us(&fresh.wanting(entry.submission.prompt_logits))
+        self.remaining_us(&fresh.wanting(entry.submission.prompt_logits), slowdown)
     }
 
-    /// Estimated time of the remaining kernels of a prompt, alone on its lanes, in µs.
-    fn remaining_us(&self, prefill: &Prefill) -> f64 {
+    /// Estimated time of the remaining kernels of a prompt, alone on its lanes, in µs, each slowed down by a factor.
+    fn remaining_us(&self, prefill: &Prefill, slowdown: impl Fn(Lane, Cost) -> f64) -> f64 {
         let dynamic = self.dynamic_lane().unwrap_or(Lane::Igpu);
         let token_wise = match self.lanes.is_present(Lane::Npu) {
             true => Lane::Npu,
@@ -45,7 +78,8 @@ impl<C: Costs> AgentXpu<C> {
                 LayerKernel::Qkv | LayerKernel::Ffn => token_wise,
             };
             let cost = self.costs.cost(lane, call);
-            f64::from(count) * cost.map_or(0.0, |cost| cost.latency_us)
+            let time = cost.map_or(0.0, |cost| cost.latency_us * slowdown(lane, cost));
+            f64::from(count) * time
         };
         prefill.remaining().map(latency).sum()
     }

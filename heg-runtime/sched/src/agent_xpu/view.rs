@@ -5,7 +5,7 @@ use super::next::Next;
 use super::prefills::Prefills;
 use super::stage::{Entry, Stage};
 use super::turns::Turns;
-use crate::costs::{Call, Cost, ModelShape, WorkStage};
+use crate::costs::{Call, Cost, LaneLoad, ModelShape, WorkStage};
 use crate::event::Segment;
 use crate::lanes::Lanes;
 use crate::ledger::Ledger;
@@ -40,6 +40,9 @@ pub(crate) trait View {
 
     /// The cost of a call on a lane.
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost>;
+
+    /// The latency of a kernel beside another lane's, divided by its latency alone.
+    fn slowdown(&self, own: LaneLoad, beside: LaneLoad) -> f64;
 
     /// The cost of attention over a segment with the NPU's best compiled kernel.
     fn warm_cost(&self, segment: Segment) -> Option<Cost>;

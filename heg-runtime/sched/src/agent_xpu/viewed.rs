@@ -8,7 +8,7 @@ use super::rules::{Proposal, Verdict};
 use super::stage::{Entry, Stage};
 use super::turns::Turns;
 use super::view::View;
-use crate::costs::{Call, Cost, Costs, ModelShape, WorkStage};
+use crate::costs::{Call, Cost, Costs, LaneLoad, ModelShape, WorkStage};
 use crate::event::Segment;
 use crate::hold::HoldReason;
 use crate::lanes::Lanes;
@@ -52,6 +52,10 @@ impl<C: Costs> View for AgentXpu<C> {
 
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
         self.costs.cost(lane, call)
+    }
+
+    fn slowdown(&self, own: LaneLoad, beside: LaneLoad) -> f64 {
+        self.costs.slowdown(own, beside)
     }
 
     fn warm_cost(&self, segment: Segment) -> Option<Cost> {

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use crate::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel, WorkStage};
+use crate::{
+    Call, Cost, Costs, Lane, LaneLoad, LayerKernel, Micros, ModelShape, WarmKernel, WorkStage,
+};
 
 /// Number of cached answers; a power of two. Chosen: a run of a 28-layer model asks for fewer at a time.
 const SLOTS: usize = 4096;
@@ -56,6 +58,10 @@ impl<C: Costs> Costs for CachedCosts<C> {
 
     fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
         self.costs.watts(lane, stage)
+    }
+
+    fn slowdown(&self, own: LaneLoad, beside: LaneLoad) -> f64 {
+        self.costs.slowdown(own, beside)
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {

@@ -3,8 +3,10 @@
 use std::rc::Rc;
 
 mod cached;
+mod slowdowns;
 
 pub use cached::CachedCosts;
+pub use slowdowns::{KernelBound, LaneLoad, Slowdowns};
 
 use super::event::{Decoding, LayerKernel, WarmKernel, Work};
 use super::request::{Lane, Micros};
@@ -78,6 +80,16 @@ pub struct Cost {
     pub bandwidth: f64,
 }
 
+impl Cost {
+    /// Returns the load of the call on a lane.
+    pub fn on(self, lane: Lane) -> LaneLoad {
+        LaneLoad {
+            lane,
+            bandwidth: self.bandwidth,
+        }
+    }
+}
+
 /// The stage that a launch belongs to, on which the power of a device depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkStage {
@@ -112,6 +124,11 @@ pub trait Costs {
         None
     }
 
+    /// The latency of a kernel beside another lane's, divided by its latency alone; 1 if that was not measured.
+    fn slowdown(&self, _own: LaneLoad, _beside: LaneLoad) -> f64 {
+        1.0
+    }
+
     /// The cost of a static attention kernel on the NPU once it is loaded.
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost>;
 
@@ -130,6 +147,10 @@ impl<C: Costs> Costs for &C {
 
     fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
         (**self).watts(lane, stage)
+    }
+
+    fn slowdown(&self, own: LaneLoad, beside: LaneLoad) -> f64 {
+        (**self).slowdown(own, beside)
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
@@ -152,6 +173,10 @@ impl<C: Costs> Costs for Rc<C> {
 
     fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
         (**self).watts(lane, stage)
+    }
+
+    fn slowdown(&self, own: LaneLoad, beside: LaneLoad) -> f64 {
+        (**self).slowdown(own, beside)
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {

@@ -2,8 +2,9 @@
 //! the explanation of the request has to name that cause first.
 
 use heg_sched::{
-    AgentXpu, Call, Class, ClientId, Cost, Costs, FlowId, Lane, LayerKernel, Mechanism, Micros,
-    ModelShape, Observed, RequestId, Scheduler, SingleLane, WarmKernel, WorkStage,
+    AgentXpu, Call, Class, ClientId, Cost, Costs, FlowId, KernelBound, Lane, LayerKernel,
+    Mechanism, Micros, ModelShape, Observed, RequestId, Scheduler, SingleLane, Slowdowns,
+    WarmKernel, WorkStage,
 };
 use heg_sim::{Faults, Interruption, LaunchFault, Machine, simulate};
 use heg_spec::{Policy, shipped};
@@ -311,6 +312,63 @@ fn in_a_kernel_of_its_own_that_hangs() {
     assert!(
         text.contains("for a kernel of its own that hung on the NPU"),
         "{text}"
+    );
+}
+
+/// Returns a run of a request that decodes alone, and then beside the chunks of a proactive prompt.
+fn answer_beside_a_prompt() -> Case {
+    Case::new([reactive(0, 256, 60), proactive(300, 2048, 1)])
+}
+
+#[test]
+fn slowed_down_by_the_other_lane() {
+    let mut case = answer_beside_a_prompt();
+    let mut table = Slowdowns::new([1.0; Lane::ALL.len()]);
+    let (npu, igpu) = (Lane::Npu, Lane::Igpu);
+    let compute = KernelBound::Compute;
+    table.set((igpu, compute), (npu, compute), 1.3);
+    case.machine.memory = case.machine.memory.measured(Some(table));
+    let explanation = case.explain(0);
+    let slowed = explanation.answer.as_ref().unwrap().shares.iter();
+    let slowed: Vec<_> = slowed
+        .filter(|share| share.cause == SlowCause::Contention(npu))
+        .collect();
+    let [share] = slowed[..] else {
+        panic!("{explanation}");
+    };
+    let said = "running 1.3 times as long as alone beside the NPU's lane";
+    assert_eq!(share.text, said);
+    // 240 ms of chunks, beside which decoding is slower by three tenths unless it waits.
+    assert!(share.time > Micros(10_000), "{explanation}");
+    assert_eq!(explanation.first_token.shares.len(), 1, "{explanation}");
+}
+
+#[test]
+fn where_nothing_is_slowed_down_nobody_is_accused() {
+    for request in [0, 1] {
+        let explanation = answer_beside_a_prompt().explain(request);
+        let answer = explanation.answer.iter();
+        let mut shares = answer
+            .chain([&explanation.first_token])
+            .flat_map(|it| &it.shares);
+        let accuses = |cause| matches!(cause, SlowCause::Contention(_) | SlowCause::Device(_));
+        assert!(!shares.any(|share| accuses(share.cause)), "{explanation}");
+    }
+}
+
+/// One decode run of many takes half a second longer, and nothing runs beside it.
+#[test]
+fn waiting_for_the_device_itself() {
+    let mut case = Case::new([reactive(0, 256, 60)]);
+    case.machine.faults = faults(40, LaunchFault::Late(Micros::from_millis(500)));
+    let answer = case.explain(0).answer.unwrap();
+    let main = answer.main().unwrap();
+    assert_eq!(main.cause, SlowCause::Device(Lane::Igpu));
+    assert_eq!(main.time, Micros(500_000));
+    assert!(
+        main.text.starts_with("waiting for the iGPU"),
+        "{}",
+        main.text
     );
 }
 

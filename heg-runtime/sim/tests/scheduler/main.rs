@@ -11,6 +11,7 @@ mod bound;
 mod cached_costs;
 mod client_bound;
 mod clients;
+mod contention;
 mod draft_mutants;
 mod drafts;
 mod events;

@@ -57,6 +57,10 @@ pub enum SlowCause {
     Flow,
     /// Work that was repeated after a restart.
     StartedOver,
+    /// The time that its kernels took longer beside those of another lane.
+    Contention(Lane),
+    /// The time that its kernels took longer on a lane than they usually do, with nothing beside them.
+    Device(Lane),
     /// Time between kernels, for which the trace has no reason.
     Between,
 }
@@ -99,6 +103,7 @@ impl SlowCause {
             Self::Rule(mechanism) => mechanism.holds_up_others(),
             Self::Hung(..) | Self::Failed(..) | Self::Stopping => true,
             Self::Reset(_) | Self::NoLane | Self::Trial | Self::Flow => true,
+            Self::Contention(_) | Self::Device(_) => true,
         }
     }
 
@@ -131,6 +136,8 @@ impl SlowCause {
             Self::Trial => "trial",
             Self::Flow => "flow",
             Self::StartedOver => "started over",
+            Self::Contention(_) => "contention",
+            Self::Device(_) => "device",
             Self::Between => "between kernels",
         }
     }
@@ -149,6 +156,7 @@ impl SlowCause {
         match self {
             Self::Kernel(_, lane) | Self::Hung(_, lane) | Self::Failed(_, lane) => Some(lane),
             Self::Iterations(lane) | Self::Reset(lane) | Self::WithoutLane(lane) => Some(lane),
+            Self::Contention(lane) | Self::Device(lane) => Some(lane),
             _ => None,
         }
     }

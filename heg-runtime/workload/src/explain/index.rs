@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use heg_sched::{Class, Lane, Micros, RequestId};
 
+use super::slowed::{Slowed, UsualTimes};
 use crate::traced::{LaneAway, RunTrace, TracedAbsence, TracedHold, TracedLaunch, TracedWarmUp};
 
 /// Launches in the order of their starts.
-type Launches<'t> = Vec<&'t TracedLaunch>;
+pub(super) type Launches<'t> = Vec<&'t TracedLaunch>;
 
 /// The part of a trace that concerns a span of time.
 pub(super) struct Index<'t> {
@@ -16,6 +17,7 @@ pub(super) struct Index<'t> {
     requests: BTreeMap<RequestId, [Launches<'t>; Lane::ALL.len()]>,
     /// The holds of each request, in the order of their starts.
     holds: BTreeMap<RequestId, Vec<&'t TracedHold>>,
+    usual: UsualTimes,
 }
 
 impl<'t> Index<'t> {
@@ -25,6 +27,7 @@ impl<'t> Index<'t> {
             lanes: [const { Vec::new() }; Lane::ALL.len()],
             requests: BTreeMap::new(),
             holds: BTreeMap::new(),
+            usual: UsualTimes::of(&all_launches(trace)),
         };
         let touches = |from: Micros, to: Micros| to >= start && from <= end;
         for launch in &trace.launches {
@@ -69,6 +72,11 @@ impl<'t> Index<'t> {
         lanes.into_iter().flatten().flatten().copied()
     }
 
+    /// Returns what slowed a launch down, if it took longer than usual.
+    pub(super) fn slowed(&self, launch: &TracedLaunch) -> Option<Slowed> {
+        self.usual.slowed(&self.lanes, launch)
+    }
+
     /// Returns the launches on a lane, from the one that ran at a time on.
     pub(super) fn on_lane(&self, lane: Lane, at: Micros) -> &[&'t TracedLaunch] {
         let launches = &self.lanes[lane as usize];
@@ -100,4 +108,16 @@ impl<'t> Index<'t> {
     pub(super) fn class(&self, id: RequestId) -> Option<Class> {
         self.trace.requests.get(&id).map(|request| request.class)
     }
+}
+
+/// Returns all launches of a trace by lane, in the order of their starts.
+fn all_launches(trace: &RunTrace) -> [Launches<'_>; Lane::ALL.len()] {
+    let mut lanes = [const { Vec::new() }; Lane::ALL.len()];
+    for launch in &trace.launches {
+        lanes[launch.lane as usize].push(launch);
+    }
+    for launches in &mut lanes {
+        launches.sort_by_key(|launch: &&TracedLaunch| (launch.start, launch.end));
+    }
+    lanes
 }

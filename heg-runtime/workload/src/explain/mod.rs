@@ -5,6 +5,7 @@ mod index;
 mod json;
 mod path;
 mod picture;
+mod slowed;
 #[cfg(test)]
 mod tests;
 mod words;

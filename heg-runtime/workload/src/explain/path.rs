@@ -15,6 +15,8 @@ pub(super) struct Piece {
     pub(super) cause: SlowCause,
     /// The request that the cause held up first, which held up this one.
     pub(super) through: Option<RequestId>,
+    /// The usual time of a launch that took longer, for which the cause stands.
+    pub(super) usual: Micros,
 }
 
 impl Piece {
@@ -24,6 +26,7 @@ impl Piece {
             end,
             cause,
             through: None,
+            usual: Micros(0),
         }
     }
 
@@ -100,7 +103,7 @@ impl<'i, 't> Path<'i, 't> {
             _ => Some(SlowCause::FlashRead),
         };
         let Some(reading) = read else {
-            return vec![Piece::new(span, cause)];
+            return self.with_excess(launch, span, cause);
         };
         let usual = self.usual(id, launch).unwrap_or_default();
         let (start, end) = span;
@@ -109,6 +112,30 @@ impl<'i, 't> Path<'i, 't> {
             Piece::new((start, read), reading),
             Piece::new((read, end), cause),
         ]
+    }
+
+    /// Returns a launch's usual time, by its use, and the time that it took beyond that.
+    fn with_excess(
+        &self,
+        launch: &TracedLaunch,
+        (start, end): (Micros, Micros),
+        cause: SlowCause,
+    ) -> Vec<Piece> {
+        let Some(slowed) = self.index.slowed(launch) else {
+            return vec![Piece::new((start, end), cause)];
+        };
+        let from = (launch.start + slowed.usual).clamp(start, end);
+        let why = match slowed.beside {
+            Some(lane) => SlowCause::Contention(lane),
+            None => SlowCause::Device(launch.lane),
+        };
+        let excess = Piece {
+            usual: slowed.usual,
+            ..Piece::new((from, end), why)
+        };
+        let pieces = [Piece::new((start, from), cause), excess];
+        let some = pieces.into_iter().filter(|piece| piece.start < piece.end);
+        some.collect()
     }
 
     fn good_for(&self, launch: &TracedLaunch) -> SlowCause {

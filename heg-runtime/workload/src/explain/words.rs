@@ -47,6 +47,14 @@ pub(super) fn described(
             let device = device(lane);
             format!("in kernels on another lane, since the {device} was lost")
         }
+        SlowCause::Contention(lane) => {
+            let (times, device) = (times_as_long(pieces), device(lane));
+            format!("running {times} times as long as alone beside the {device}'s lane")
+        }
+        SlowCause::Device(lane) => {
+            let (times, device) = (times_as_long(pieces), device(lane));
+            format!("waiting for the {device}, which took {times} times as long as it usually does")
+        }
         SlowCause::KeptRead => {
             let launches = index.launches_of(own);
             let tokens = launches.map(|launch| launch.kept_tokens).max();
@@ -63,6 +71,13 @@ pub(super) fn described(
         }
         _ => text,
     }
+}
+
+/// Returns the time of slowed launches divided by their usual time, with a digit behind the point.
+fn times_as_long(pieces: &[&Piece]) -> String {
+    let sum = |of: fn(&Piece) -> Micros| pieces.iter().map(|piece| of(piece).0 as f64).sum::<f64>();
+    let (usual, excess) = (sum(|piece| piece.usual), sum(Piece::time));
+    format!("{:.1}", 1.0 + excess / usual.max(1.0))
 }
 
 fn kernels(count: usize) -> String {

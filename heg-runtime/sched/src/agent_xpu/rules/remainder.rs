@@ -44,7 +44,7 @@ impl Rule for Remainder {
             && lane != Lane::Npu
             && !entry.own.is_overdue()
             && !view.decode().is_idle();
-        let start = || starts_at(view, prefill, step, cost);
+        let start = || starts_at(view, prefill, step, (lane, cost));
         Verdict::wait_if(may_wait && start().is_some_and(|start| view.now() < start))
     }
 
@@ -59,7 +59,7 @@ impl Rule for Remainder {
             .ready()
             .find(|step| is_of_remainder(prefill, *step))?;
         let (lane, cost) = view.lane_of(entry, prefill, step)?;
-        let start = starts_at(view, prefill, step, cost)?;
+        let start = starts_at(view, prefill, step, (lane, cost))?;
         (lane != Lane::Npu && start > view.now()).then_some(start)
     }
 }
@@ -69,15 +69,26 @@ fn is_of_remainder(prefill: &Prefill, step: Step) -> bool {
     step.kernel != LayerKernel::Mha && step.part >= prefill.chunks()
 }
 
-/// The time at which the remainder has to start in order to end together with the last chunk at the same kernel;
-/// `None` if no chunk is behind it.
-fn starts_at(view: &dyn View, prefill: &Prefill, step: Step, cost: Cost) -> Option<Micros> {
+/// The time at which the remainder has to start on a lane in order to end together with the last chunk at the same
+/// kernel; `None` if no chunk is behind it.
+fn starts_at(
+    view: &dyn View,
+    prefill: &Prefill,
+    step: Step,
+    (lane, cost): (Lane, Cost),
+) -> Option<Micros> {
     let behind = prefill.chunks_behind(step.done);
     if behind == 0 {
         return None;
     }
     let running = view.lanes().running(Lane::Npu)?;
     let rest = running.ends.since(view.now()).0 as f64;
+    let (chunk, own) = (running.cost.on(Lane::Npu), cost.on(lane));
+    // The chunks run beside decoding until the remainder starts, and that runs beside chunks.
+    let decoding = view.lanes().running(lane);
+    let slower = decoding.map_or(1.0, |it| view.slowdown(chunk, it.cost.on(lane)));
     let others = (behind - 1) as f64 * running.cost.latency_us;
-    Some(view.now() + Micros::from_f64((rest + others - cost.latency_us).max(0.0)))
+    let chunks_us = (rest + others) * slower;
+    let own_us = cost.latency_us * view.slowdown(own, chunk);
+    Some(view.now() + Micros::from_f64((chunks_us - own_us).max(0.0)))
 }

@@ -2,12 +2,12 @@
 //! decodes, or, by `prefill.split_beside_proactive_ms`, while only proactive requests do.
 
 use super::{
-    Card, Class, Counted, Lane, Micros, Prefill, Proposal, Question, Rule, RuleCard, Slot, Verdict,
-    View, is_agent_xpu,
+    Card, Class, Cost, Counted, Lane, Micros, Prefill, Proposal, Question, Rule, RuleCard, Slot,
+    Verdict, View, is_agent_xpu,
 };
 use crate::costs::Call;
 use crate::event::LayerKernel;
-use crate::partition::{LayerTimes, npu_chunks};
+use crate::partition::{LayerTimes, PieceTime, npu_chunks};
 
 /// The split of reactive prompts.
 pub(crate) const CARD: Card = Card {
@@ -82,30 +82,57 @@ pub(super) fn npu_share(view: &dyn View, prefill: &Prefill) -> usize {
 
 fn layer_times(view: &dyn View, prefill: &Prefill) -> Option<LayerTimes> {
     let dynamic = view.dynamic_lane()?;
-    let latency = |lane, kernel, tokens, context| {
+    let cost = |lane, kernel, tokens, context| {
         let call = Call::Prefill {
             kernel,
             tokens,
             context,
         };
-        Some(view.cost(lane, call)?.latency_us)
+        view.cost(lane, call)
     };
     let token_wise = |lane, tokens| {
-        let qkv = latency(lane, LayerKernel::Qkv, tokens, tokens)?;
-        Some(qkv + latency(lane, LayerKernel::Ffn, tokens, tokens)?)
+        let qkv = cost(lane, LayerKernel::Qkv, tokens, tokens)?;
+        Some([qkv, cost(lane, LayerKernel::Ffn, tokens, tokens)?])
     };
     let chunk = view.model().chunk_tokens;
-    let attention: Option<f64> = prefill
-        .segments()
-        .map(|segment| latency(dynamic, LayerKernel::Mha, segment.tokens, segment.context()))
-        .sum();
+    let on_npu = token_wise(Lane::Npu, chunk)?;
+    let on_dynamic = token_wise(dynamic, chunk)?;
+    let beside_npu = |costs: &[Cost]| beside(view, (dynamic, costs), (Lane::Npu, &on_npu));
+    let mut attention = PieceTime::default();
+    for segment in prefill.segments() {
+        let (tokens, context) = (segment.tokens, segment.context());
+        let cost = cost(dynamic, LayerKernel::Mha, tokens, context)?;
+        attention = attention + beside_npu(&[cost]);
+    }
     let remainder = match prefill.remainder() {
-        0 => 0.0,
-        tokens => token_wise(dynamic, tokens)?,
+        0 => PieceTime::default(),
+        tokens => beside_npu(&token_wise(dynamic, tokens)?),
     };
     Some(LayerTimes {
-        npu_chunk_us: token_wise(Lane::Npu, chunk)?,
-        igpu_chunk_us: token_wise(dynamic, chunk)?,
-        igpu_fixed_us: attention? + remainder,
+        npu_chunk: beside(view, (Lane::Npu, &on_npu), (dynamic, &on_dynamic)),
+        igpu_chunk: beside_npu(&on_dynamic),
+        igpu_fixed: attention + remainder,
     })
+}
+
+/// Returns the time of a lane's kernels, each of which meets all those of another lane, for as long as they take.
+fn beside(
+    view: &dyn View,
+    (lane, own): (Lane, &[Cost]),
+    (other_lane, others): (Lane, &[Cost]),
+) -> PieceTime {
+    let others_us: f64 = others.iter().map(|other| other.latency_us).sum();
+    let slowdown = |cost: &Cost| {
+        let met = others
+            .iter()
+            .map(|other| other.latency_us * view.slowdown(cost.on(lane), other.on(other_lane)));
+        met.sum::<f64>() / others_us
+    };
+    PieceTime {
+        alone_us: own.iter().map(|cost| cost.latency_us).sum(),
+        beside_us: own
+            .iter()
+            .map(|cost| cost.latency_us * slowdown(cost))
+            .sum(),
+    }
 }

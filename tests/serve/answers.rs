@@ -101,6 +101,23 @@ fn an_answer_has_the_tokens_of_the_model_alone() {
 }
 
 #[test]
+fn fields_that_have_no_effect_are_named_and_change_no_answer() {
+    let host = Host::new();
+    let (_, expected) = alone(40);
+    let fields = json!({"max_tokens": 40, "ignore_eos": true, "return_token_ids": true, "keep_alive": "5m",
+        "reasoning_effort": "low", "options": {"repeat_penalty": 1, "num_ctx": 4096}});
+    let reply = host.post(CHAT, &chat(fields));
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(
+        reply.header("heg-ignored-fields"),
+        Some("keep_alive, num_ctx, reasoning_effort")
+    );
+    assert_eq!(reply.json()["choices"][0]["token_ids"], json!(expected));
+    let plain = host.post(CHAT, &chat(json!({"max_tokens": 2})));
+    assert_eq!(plain.header("heg-ignored-fields"), None);
+}
+
+#[test]
 fn a_stream_joins_to_the_whole_answer() {
     let host = Host::new();
     for (path, mut body) in [

@@ -134,9 +134,14 @@ pub(super) async fn complete(
             ))
         }
     };
+    let headers = response.headers_mut();
     if let Ok(predicted) = HeaderValue::from_str(&millis(predicted).to_string()) {
-        let headers = response.headers_mut();
         headers.insert("heg-predicted-ttft-ms", predicted);
+    }
+    if !params.ignored.is_empty()
+        && let Ok(ignored) = HeaderValue::from_str(&params.ignored.join(", "))
+    {
+        headers.insert("heg-ignored-fields", ignored);
     }
     Ok(response)
 }
@@ -288,7 +293,12 @@ fn parse<'a>(
 ) -> Result<(CompletionParams, Prompt)> {
     Ok(match api {
         ApiKind::Chat => {
-            let request = ChatRequest::parse(bytes, headers, served.bounds())?;
+            let mut request = ChatRequest::parse(bytes, headers, served.bounds())?;
+            let unread = request
+                .switches
+                .iter()
+                .filter(|it| !served.reads(it.variable));
+            request.params.ignored.extend(unread.map(|it| it.field));
             let prompt = ChatPrompt {
                 conversation: request.conversation,
                 tooling: request.tooling,

@@ -1,9 +1,10 @@
 //! Parsing of requests: the fields of a body, and headers that stand in for fields, checked and typed.
 //!
 //! A request for something that this server does not do is refused, never ignored. Only fields that do not affect
-//! the answer (`user`, `metadata`) are ignored. `served` checks the values that depend on the model, such as its
+//! the answer (`user`, `cache_prompt`) are ignored, and named in the response. `served` checks the values that depend on the model, such as its
 //! context.
 
+mod foreign;
 mod params;
 mod prediction;
 mod prompt;
@@ -17,6 +18,8 @@ use super::message::messages;
 use super::tools::Tooling;
 use heg_text::Conversation;
 
+pub(super) use foreign::Switch;
+use foreign::WITHOUT_EFFECT;
 use params::OfRoute;
 pub use params::{CompletionParams, Delivery, EchoPrompt, EndToken, TokenIds, Usage};
 pub use prompt::{Bound, PromptBounds, PromptText};
@@ -30,6 +33,8 @@ pub struct ChatRequest {
     pub tooling: Tooling,
     /// The predicted answer.
     pub prediction: Option<String>,
+    /// The fields that set variables of the chat template.
+    pub switches: Vec<Switch>,
     /// The parameters common to both routes.
     pub params: CompletionParams,
 }
@@ -54,17 +59,21 @@ impl ChatRequest {
         bounds: &PromptBounds,
     ) -> Result<Self> {
         let (mut fields, _) = fields(body, headers, bounds, PromptField::Unknown)?;
+        let ignored = foreign::translate(&mut fields)?;
         let list = fields
             .list("messages")?
             .ok_or(ApiError::Missing { field: "messages" })?;
         let messages = messages(list)?;
         let tooling = Tooling::take(&mut fields)?;
+        let mut variables = fields.map("chat_template_kwargs")?.unwrap_or_default();
+        let switches = foreign::template_switches(&mut fields, &mut variables)?;
+        fields.only("echo", is_no, "answers with the new message alone")?;
         let conversation = Conversation {
             messages,
             tools: tooling.tools.clone(),
             add_generation_prompt: true,
             now: None,
-            variables: fields.map("chat_template_kwargs")?.unwrap_or_default(),
+            variables,
         };
         let prediction = prediction::prediction(&mut fields, bounds)?;
         let log_probs = params::chat_log_probs(&mut fields)?;
@@ -80,6 +89,7 @@ impl ChatRequest {
             tokens_max,
             log_probs,
             echo: EchoPrompt::Omitted,
+            ignored,
         };
         let params = CompletionParams::take(&mut fields, of_route)?;
         fields.end()?;
@@ -87,6 +97,7 @@ impl ChatRequest {
             conversation,
             tooling,
             prediction,
+            switches,
             params,
         })
     }
@@ -103,6 +114,7 @@ impl CompletionRequest {
         bounds: &PromptBounds,
     ) -> Result<Self> {
         let (mut fields, prompt) = fields(body, headers, bounds, PromptField::Typed)?;
+        let ignored = foreign::translate(&mut fields)?;
         let prompt = prompt.ok_or(ApiError::Missing { field: "prompt" })?;
         let echo = match fields.flag("echo")? {
             Some(true) => EchoPrompt::Included,
@@ -122,12 +134,14 @@ impl CompletionRequest {
             tokens_max,
             log_probs,
             echo,
+            ignored,
         };
         let params = CompletionParams::take(&mut fields, of_route)?;
         fields.end()?;
         Ok(Self { prompt, params })
     }
 }
+
 /// Returns the flow that a body of `/v1/flows/end` names.
 ///
 /// # Errors
@@ -159,6 +173,7 @@ fn fields<'a>(
     }
     Ok((fields, prompt))
 }
+
 /// Returns a name that the client chose.
 fn name(fields: &mut Fields, field: &str) -> Result<Option<String>> {
     match fields.text(field)? {
@@ -167,6 +182,10 @@ fn name(fields: &mut Fields, field: &str) -> Result<Option<String>> {
         }
         name => Ok(name),
     }
+}
+
+fn is_no(value: &Value) -> bool {
+    value == &Value::Bool(false)
 }
 
 fn is_one(value: &Value) -> bool {
@@ -195,15 +214,6 @@ pub const FIELD_HEADERS: [(&str, &str); 4] = [
     ("heg-supersede-key", "supersede_key"),
 ];
 
-/// Fields that change nothing in an answer.
-const WITHOUT_EFFECT: [&str; 6] = [
-    "metadata",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "store",
-    "user",
-];
 /// Length of names that clients choose. Chosen.
 const NAME_BYTES_MAX: usize = 256;
 

@@ -250,6 +250,7 @@ fn a_request_without_wishes_gets_the_defaults_of_openai() {
         deadline: None,
         supersede_key: None,
         speculation: None,
+        ignored: Vec::new(),
     };
     assert_eq!(
         CompletionParams {
@@ -301,8 +302,88 @@ fn wishes_are_read() {
         deadline: Some(Duration::from_millis(1500)),
         supersede_key: Some("k".into()),
         speculation: Some(Speculation::Chain),
+        ignored: vec!["user"],
     };
     assert_eq!(read.unwrap(), expected);
+}
+
+#[test]
+fn fields_of_other_runtimes_become_ours_or_are_named() {
+    let ollama = params(
+        r#","options":{"num_ctx":8192,"num_predict":-1,"temperature":0.25,"repeat_penalty":1.25,"repeat_last_n":-1},
+        "keep_alive":"5m""#,
+    )
+    .unwrap();
+    assert_eq!(ollama.tokens_max, None);
+    assert_eq!(ollama.sampling.temperature, 0.25);
+    assert_eq!(ollama.sampling.repetition_penalty, 1.25);
+    assert_eq!(ollama.ignored, ["keep_alive", "num_ctx"]);
+    // The settings of llama.cpp's page, where nobody has changed one.
+    let page = params(
+        r#","cache_prompt":true,"dynatemp_range":0,"dynatemp_exponent":1,"xtc_probability":0,
+        "xtc_threshold":0.1,"typ_p":1,"repeat_last_n":64,"repeat_penalty":1,"dry_multiplier":0,"dry_base":1.75,
+        "dry_allowed_length":2,"dry_penalty_last_n":-1,"timings_per_token":true,"return_progress":true,"n_predict":7"#,
+    )
+    .unwrap();
+    assert_eq!(page.tokens_max, Some(7));
+    assert_eq!(page.sampling.repetition_penalty, 1.0);
+    assert_eq!(page.ignored.len(), 8, "{:?}", page.ignored);
+    // Our own name counts where both are there.
+    let both = params(r#","max_tokens":3,"n_predict":7,"options":{"max_tokens":9}"#).unwrap();
+    assert_eq!(both.tokens_max, Some(3));
+}
+
+#[test]
+fn switches_are_variables_of_the_template() {
+    let asked = |fields: &str| {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"hi"}}]{fields}}}"#);
+        let request = chat(&body).unwrap();
+        let fields: Vec<&str> = request.switches.iter().map(|it| it.field).collect();
+        (
+            serde_json::Value::from(request.conversation.variables).to_string(),
+            fields.join(" "),
+        )
+    };
+    let cases = [
+        r#","enable_thinking":false"#,
+        r#","think":true"#,
+        r#","thinking":{"type":"enabled","budget_tokens":1024}"#,
+        r#","thinking":{"type":"disabled"}"#,
+        r#","reasoning_effort":"low""#,
+        r#","reasoning":{"effort":"high","summary":"auto"}"#,
+        r#","reasoning":{"effort":null}"#,
+        r#","chat_template_kwargs":{"enable_thinking":false},"enable_thinking":true"#,
+    ];
+    let read: Vec<String> = cases
+        .map(|case| {
+            let (variables, fields) = asked(case);
+            format!("{case}\n  {variables} by {fields}\n")
+        })
+        .into();
+    insta::assert_snapshot!(read.concat());
+}
+
+#[test]
+fn fields_of_other_runtimes_that_are_refused() {
+    let cases = [
+        r#","mirostat":2"#,
+        r#","typical_p":0.9"#,
+        r#","typ_p":0.9"#,
+        r#","dry_multiplier":0.8"#,
+        r#","min_tokens":10"#,
+        r#","stop_token_ids":[2]"#,
+        r#","use_beam_search":true"#,
+        r#","skip_special_tokens":false"#,
+        r#","continue_final_message":true"#,
+        r#","echo":true"#,
+        r#","repeat_penalty":1.1,"repeat_last_n":64"#,
+        r#","options":"fast""#,
+        r#","options":{"mystery":1}"#,
+        r#","num_predict":0"#,
+        r#","think":"hard""#,
+        r#","thinking":{"type":"enabled","mystery":1}"#,
+    ];
+    insta::assert_snapshot!(refusals(&cases, params));
 }
 
 #[test]

@@ -156,6 +156,12 @@ impl ServedModel {
         Ok(held.grammars.into_iter().map(constraint).collect())
     }
 
+    /// Returns whether the chat template reads a variable.
+    pub(super) fn reads(&self, variable: &str) -> bool {
+        let template = self.template.as_ref();
+        template.is_some_and(|template| template.reads(variable))
+    }
+
     fn text_side(&self) -> Result<(&ChatTemplate, &Tokenizer)> {
         let no_text = |missing| ApiError::NoText { missing };
         let template = self.template.as_ref();

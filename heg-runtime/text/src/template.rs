@@ -69,6 +69,16 @@ impl ChatTemplate {
         template.map_or_else(|_| String::new(), |template| template.source().to_owned())
     }
 
+    /// Returns whether the template reads a variable, so that its value may change a prompt.
+    pub fn reads(&self, variable: &str) -> bool {
+        let read = guarded(|| {
+            let template = self.environment.get_template(NAME)?;
+            Ok(template.undeclared_variables(false).contains(variable))
+        });
+        // A template that cannot be read again gives no prompt either.
+        read.unwrap_or(false)
+    }
+
     /// Renders the text of the prompt, special tokens written out: encode it with `Special::AsWritten`.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{WITHOUT_EFFECT, name};
+use super::{foreign, name};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, describe};
 use heg_runtime::engine::Speculation;
@@ -46,6 +46,8 @@ pub struct CompletionParams {
     pub supersede_key: Option<String>,
     /// The drafting method of the answer; `None` for the server's default.
     pub speculation: Option<Speculation>,
+    /// The fields of the request that have no effect.
+    pub ignored: Vec<&'static str>,
 }
 
 /// The effect of an end-of-sequence token.
@@ -101,14 +103,12 @@ pub(super) struct OfRoute {
     pub(super) tokens_max: Option<u32>,
     pub(super) log_probs: Option<u32>,
     pub(super) echo: EchoPrompt,
+    pub(super) ignored: Vec<&'static str>,
 }
 
 impl CompletionParams {
     pub(super) fn take(fields: &mut Fields, of_route: OfRoute) -> Result<Self> {
         let choices = fields.within("n", 1..=CHOICES_MAX, "an integer from 1 to 8")?;
-        for name in WITHOUT_EFFECT {
-            fields.take(name);
-        }
         let params = Self {
             model: fields.text("model")?,
             tokens_max: of_route.tokens_max,
@@ -134,6 +134,7 @@ impl CompletionParams {
                 .map(|millis| Duration::from_millis(millis.into())),
             supersede_key: name(fields, "supersede_key")?,
             speculation: speculation(fields)?,
+            ignored: of_route.ignored,
         };
         params.check_choices()?;
         Ok(params)
@@ -183,6 +184,12 @@ fn sampling(fields: &mut Fields) -> Result<SamplingParams> {
     let repetition_penalty = number("repetition_penalty", defaults.repetition_penalty)?;
     let presence_penalty = number("presence_penalty", defaults.presence_penalty)?;
     let frequency_penalty = number("frequency_penalty", defaults.frequency_penalty)?;
+    let has_penalties = [
+        repetition_penalty - 1.0,
+        presence_penalty,
+        frequency_penalty,
+    ];
+    foreign::penalty_window(fields, has_penalties.iter().any(|penalty| *penalty != 0.0))?;
     let top_k = match fields.integer("top_k")? {
         // Off, in the notations of vLLM and llama.cpp.
         None | Some(-1 | 0) => None,

@@ -37,5 +37,6 @@ mod reject_config;
 mod reject_weights;
 mod score;
 mod speculation;
+mod swept_chunk;
 mod trained;
 mod unfinished;

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 
-use heg_runtime::engine::{Engine, EngineOptions, ScopeId, Speculation};
-use heg_runtime::exec::ExecutorOptions;
+use heg_runtime::engine::{Engine, EngineOptions, ScopeId, Speculation, executor_options};
 use heg_runtime::text::{ChatTemplate, Grammars, Tokenizer};
 use heg_runtime::{Loaded, RuntimeError, read_policy, read_soc, verified};
 use heg_sched::FlowId;
@@ -93,7 +92,7 @@ impl OpenedBundle {
         let state = options.state()?;
         let keeps_state = state.is_some();
         let engine_options = EngineOptions {
-            exec: ExecutorOptions::default(),
+            exec: executor_options(&loader),
             state,
             speculation: options.speculate.unwrap_or(Drafting::Chain).into(),
             ..EngineOptions::default()

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use heg_artifacts::plain::escape;
 use heg_files::OwnFolder;
 use heg_runtime::auto::{self, ChosenDevices};
-use heg_runtime::engine::{Engine, EngineOptions, Speculation};
+use heg_runtime::engine::{Engine, EngineOptions, Speculation, executor_options};
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
 use heg_runtime::{Descent, Loaded, RuntimeError, read_policy, read_soc, summary, verified};
 use heg_spec::{Isa, Soc};
@@ -29,9 +29,9 @@ pub(crate) struct Machine {
     /// Instructions that CPU programs use: `avx512-vnni`, `avx-vnni`, `avx2` or `portable` [default: the best here]
     #[arg(long, value_name = "ISA")]
     isa: Option<Isa>,
-    /// Largest number of prompt tokens per prefill chunk
-    #[arg(long, value_name = "TOKENS", default_value_t = ExecutorOptions::default().chunk_tokens)]
-    chunk: usize,
+    /// Largest number of prompt tokens per prefill chunk [default: what `heg profile` or the bundle found best on the devices, or 256]
+    #[arg(long, value_name = "TOKENS")]
+    chunk: Option<usize>,
     /// Read the bundle at once and keep it in memory, whatever else needs memory
     #[arg(long)]
     lock_weights: bool,
@@ -91,19 +91,19 @@ impl Machine {
 
     /// Returns an executor for up to `batch` sequences.
     pub(crate) fn executor(&self, loaded: &Loaded, batch: usize) -> Result<Executor, RuntimeError> {
+        let loader = self.loader(loaded)?;
         let options = ExecutorOptions {
             batch,
-            ..self.executor_options()
+            ..self.executor_options(&loader)
         };
-        Ok(Executor::new(self.loader(loaded)?, options)?)
+        Ok(Executor::new(loader, options)?)
     }
 
     /// Returns an executor for one sequence that runs many rows through the head at a time.
     pub(crate) fn executor_of_rows(&self, loaded: &Loaded) -> Result<Executor, RuntimeError> {
-        Ok(Executor::new(
-            self.loader(loaded)?,
-            self.executor_options(),
-        )?)
+        let loader = self.loader(loaded)?;
+        let options = self.executor_options(&loader);
+        Ok(Executor::new(loader, options)?)
     }
 
     /// Returns the same options for another bundle on its own devices.
@@ -123,7 +123,7 @@ impl Machine {
         loader: Loader,
         speculate: Speculate,
     ) -> Result<Engine, RuntimeError> {
-        let options = self.executor_options();
+        let options = self.executor_options(&loader);
         Ok(Engine::start_single(loader, options, speculate.into())?)
     }
 
@@ -138,18 +138,21 @@ impl Machine {
             return self.engine(loader, speculate);
         };
         let options = EngineOptions {
-            exec: self.executor_options(),
+            exec: self.executor_options(&loader),
             speculation: speculate.into(),
             ..EngineOptions::default()
         };
         Ok(Engine::start(loader, read_policy(policy)?, options)?)
     }
 
-    /// Returns the executor options from the command line, with defaults for the rest.
-    pub(crate) fn executor_options(&self) -> ExecutorOptions {
-        ExecutorOptions {
-            chunk_tokens: self.chunk,
-            ..ExecutorOptions::default()
+    /// Returns the executor options from the command line, with those that suit the loader's devices for the rest.
+    pub(crate) fn executor_options(&self, loader: &Loader) -> ExecutorOptions {
+        match self.chunk {
+            Some(chunk_tokens) => ExecutorOptions {
+                chunk_tokens,
+                ..ExecutorOptions::default()
+            },
+            None => executor_options(loader),
         }
     }
 }

@@ -76,15 +76,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let server = Server::bind(arguments.options()?)?;
     let loaded = arguments.machine.open()?;
     let timeline = Timeline::default();
+    let loader = arguments.machine.loader(&loaded)?;
     let options = EngineOptions {
-        exec: arguments.machine.executor_options(),
+        exec: arguments.machine.executor_options(&loader),
         flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
         state: arguments.state.folder()?.map(Arc::new),
         speculation: arguments.speculate.into(),
         observers: arguments.observers(&timeline)?,
         ..EngineOptions::default()
     };
-    let loader = arguments.machine.loader(&loaded)?;
     let policy = arguments.policy(&loader)?;
     let engine = Engine::start(loader, policy, options)?;
     if let Some(why) = engine.not_kept() {

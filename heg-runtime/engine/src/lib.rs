@@ -63,6 +63,6 @@ pub use health::{Health, LostLane};
 pub use kept::{KeptPrompt, KeptStatus};
 pub use options::{EngineOptions, Lanes};
 pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};
-pub use speeds::annotations;
+pub use speeds::{annotations, executor_options};
 pub use status::{IterationStatus, LaneStatus, PairStatus, PartStatus, Phases, Status};
 pub use waits::{Entry, WaitStatus};

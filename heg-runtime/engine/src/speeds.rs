@@ -2,29 +2,84 @@
 
 use heg_artifacts::manifest::Manifest;
 use heg_costs::{AnnotatedCosts, first_kernels};
-use heg_profiler::annotation::Annotations;
+use heg_profiler::annotation::{Annotations, SweepLimits, sweep};
 use heg_profiler::measure::Profile;
 use heg_sched::ModelShape;
 
 use crate::error::EngineError;
 use heg_artifacts::Bundle;
 use heg_exec::profile::{file::load_profile, identities};
-use heg_exec::{ExecError, Loader};
+use heg_exec::{ExecError, ExecutorOptions, Loader};
 
 /// Returns the costs of the loader's kernels on its devices: the measurements of `heg profile`, if the loader has a
 /// cache folder that keeps them, and the bundle's annotations for the rest. Numbers that cannot be read are ignored:
 /// they would only improve the first predictions, and `heg profile` reports what is wrong with a file.
 pub(super) fn known_costs(loader: &Loader, model: ModelShape) -> Option<AnnotatedCosts> {
+    let (manifest, soc) = (loader.bundle().manifest(), &loader.soc().name);
+    let (written, profile) = written_and_measured(loader);
+    costs_of(manifest, soc, model, written, profile.as_ref())
+}
+
+/// Returns the default options of executors on the loader's devices, with the chunk that a sweep chooses for them, if one
+/// does.
+pub fn executor_options(loader: &Loader) -> ExecutorOptions {
+    let default = ExecutorOptions::default();
+    ExecutorOptions {
+        chunk_tokens: swept_chunk(loader).unwrap_or(default.chunk_tokens),
+        ..default
+    }
+}
+
+/// Returns the tokens of a prefill chunk that a sweep over the compiled ones chooses for the loader's devices: by what
+/// `heg profile` measured there, else by the bundle's annotations, which have the compiler's choice. `None` if neither
+/// knows enough, or if no chunk's kernels are short enough to be preempted in time.
+fn swept_chunk(loader: &Loader) -> Option<usize> {
+    let (manifest, soc) = (loader.bundle().manifest(), &loader.soc().name);
+    let (written, profile) = written_and_measured(loader);
+    let chunk = chunk_of(manifest, soc, written, profile.as_ref())?;
+    usize::try_from(chunk).ok()
+}
+
+/// Returns the bundle's annotations and the profile of the loader's devices, as far as they can be read.
+fn written_and_measured(loader: &Loader) -> (Option<Annotations>, Option<Profile>) {
     let bundle = loader.bundle();
     let profile = || load_profile(loader.cache()?, bundle, &identities(loader)).ok()?;
-    let written = annotations(bundle).ok().flatten();
-    costs_of(
-        bundle.manifest(),
-        &loader.soc().name,
-        model,
-        written,
-        profile().as_ref(),
-    )
+    (annotations(bundle).ok().flatten(), profile())
+}
+
+/// Returns the chunk that a sweep chooses on the machine `soc`, under the limits of the bundle's sweep, if it has one.
+fn chunk_of(
+    manifest: &Manifest,
+    soc: &str,
+    written: Option<Annotations>,
+    profile: Option<&Profile>,
+) -> Option<u32> {
+    let of_soc = written.as_ref().and_then(|written| written.soc(soc));
+    let stated = of_soc.and_then(|known| known.sweep.clone());
+    let limits = stated
+        .as_ref()
+        .map_or(SweepLimits::default(), |it| *it.limits());
+    let measured = profile.and_then(|_| {
+        let known = overlaid(manifest, written.clone(), profile)?;
+        sweep(manifest, known.soc(soc)?, limits)
+    });
+    measured.or(stated)?.chosen()
+}
+
+/// Lays the measurements of a profile over a bundle's annotations.
+fn overlaid(
+    manifest: &Manifest,
+    written: Option<Annotations>,
+    profile: Option<&Profile>,
+) -> Option<Annotations> {
+    let measured = profile.map(|profile| profile.annotations(manifest));
+    match (written, measured) {
+        (Some(mut all), Some(measured)) => {
+            all.overlay(measured);
+            Some(all)
+        }
+        (one, other) => one.or(other),
+    }
 }
 
 /// Returns the speeds of kernels that a bundle states, if it states any.
@@ -48,14 +103,7 @@ fn costs_of(
     written: Option<Annotations>,
     profile: Option<&Profile>,
 ) -> Option<AnnotatedCosts> {
-    let measured = profile.map(|profile| profile.annotations(manifest));
-    let all = match (written, measured) {
-        (Some(mut all), Some(measured)) => {
-            all.overlay(measured);
-            all
-        }
-        (one, other) => one.or(other)?,
-    };
+    let all = overlaid(manifest, written, profile)?;
     let kernels: Vec<_> = first_kernels(manifest).cloned().collect();
     Some(AnnotatedCosts::new(
         &manifest.model,
@@ -71,7 +119,9 @@ mod tests {
     use heg_artifacts::Bundle;
     use heg_artifacts::manifest::Term;
     use heg_profiler::AnchorSource;
-    use heg_profiler::annotation::{Contention, RawContention, Regime};
+    use heg_profiler::annotation::{
+        ChunkCost, ChunkSweep, Contention, KernelCost, RawContention, Regime, SocAnnotation,
+    };
     use heg_profiler::measure::{DeviceIdentity, VariantProfile};
     use heg_profiler::predict::LatencyTable;
     use heg_sched::{Call, Costs, Lane, LaneLoad, LayerKernel};
@@ -173,5 +223,36 @@ mod tests {
         };
         profile.contention.push(Contention::new(cell).unwrap());
         assert_eq!(slowdown(&profile), 1.4);
+    }
+
+    #[test]
+    fn the_chunk_of_a_bundles_own_sweep_stands_where_nothing_is_measured() {
+        let bundle = Bundle::open(TINY).unwrap();
+        let manifest = bundle.manifest();
+        let candidate = |tokens, token_us| ChunkCost {
+            tokens,
+            token_us,
+            longest_us: 10.0,
+            kernels: Vec::<KernelCost>::new(),
+        };
+        let written = |candidates| {
+            let sweep = ChunkSweep::new(SweepLimits::default(), candidates).unwrap();
+            Some(Annotations::new(vec![SocAnnotation {
+                name: "a-machine".to_owned(),
+                devices: Vec::new(),
+                contention: Vec::new(),
+                sweep: Some(sweep),
+            }]))
+        };
+        let flat = || written(vec![candidate(128, 5.0), candidate(512, 5.0)]);
+        let steep = || written(vec![candidate(128, 5.0), candidate(512, 2.0)]);
+        let chunk = |written, profile| chunk_of(manifest, "a-machine", written, profile);
+        assert_eq!(chunk(flat(), None), Some(128));
+        assert_eq!(chunk(steep(), None), Some(512));
+        assert_eq!(chunk(None, None), None);
+        assert_eq!(chunk_of(manifest, "another", steep(), None), None);
+        // A profile that knows too little leaves the choice as it was.
+        let empty = Profile::new(bundle.manifest_id(), "a-machine", Vec::new());
+        assert_eq!(chunk(steep(), Some(&empty)), Some(512));
     }
 }

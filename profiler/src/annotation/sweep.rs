@@ -9,7 +9,7 @@ use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
 use heg_spec::DeviceClass;
 use serde::{Deserialize, Serialize};
 
-use super::document::SocAnnotation;
+use super::document::{DeviceAnnotation, SocAnnotation};
 use super::error::AnnotationError;
 use super::estimate::{Estimate, KernelCall, estimate};
 use crate::model::AnchorSource;
@@ -237,19 +237,29 @@ fn cost(soc: &SocAnnotation, kernel: &Kernel, call: KernelCall) -> Option<(Devic
     [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu]
         .into_iter()
         .find_map(|class| {
-            let variant = smallest_variant(kernel, class, call)?;
-            let found = estimate(soc.device(class)?, kernel, variant, call, 0)?;
+            let device = soc.device(class)?;
+            let variant = smallest_variant(kernel, device, call)?;
+            let found = estimate(device, kernel, variant, call, 0)?;
             Some((class, found))
         })
 }
 
-/// The smallest variant of a class that admits the call in one run.
-fn smallest_variant(kernel: &Kernel, class: DeviceClass, call: KernelCall) -> Option<&Variant> {
+/// The smallest variant of a device that admits the call in one run. A CPU that plays the device runs the CPU's
+/// variants, which were measured there.
+fn smallest_variant<'k>(
+    kernel: &'k Kernel,
+    device: &DeviceAnnotation,
+    call: KernelCall,
+) -> Option<&'k Variant> {
+    let measured = |variant: &Variant| {
+        let known = device.variant(&kernel.name, variant.shape, variant.binding);
+        known.is_some_and(|known| known.source == AnchorSource::Measured)
+    };
     let limit = |size: Option<u32>| size.unwrap_or(u32::MAX);
     kernel
         .variants
         .iter()
-        .filter(|variant| variant.device == class)
+        .filter(|variant| variant.device == device.class || measured(variant))
         .filter(|variant| {
             variant
                 .shape

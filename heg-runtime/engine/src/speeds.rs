@@ -225,6 +225,59 @@ mod tests {
         assert_eq!(slowdown(&profile), 1.4);
     }
 
+    /// An NPU moves 1000 B in 100 µs and an iGPU in 40 µs. Neither has a data sheet, and each has a single size, to which
+    /// no roofline fits.
+    #[test]
+    fn a_profile_says_what_kernels_draw_of_the_bandwidth() {
+        let bundle = Bundle::open(TINY).unwrap();
+        let mut manifest = bundle.manifest().clone();
+        for kernel in &mut manifest.kernels {
+            kernel.work.bytes = vec![Term {
+                factor: 1000,
+                tokens: 0,
+                context: 0,
+            }];
+        }
+        let manifest = &manifest;
+        let ffn = first_kernels(manifest).find(|kernel| kernel.group == Group::Ffn);
+        let ffn = ffn.unwrap();
+        let device = |class| DeviceIdentity {
+            class,
+            openvino: format!("{class:?}"),
+            name: "a device".to_owned(),
+            driver: "programs".to_owned(),
+            properties: Default::default(),
+        };
+        let devices = [DeviceClass::Npu, DeviceClass::Igpu].map(device).to_vec();
+        let mut profile = Profile::new(bundle.manifest_id(), "host-roles", devices);
+        for (device, time_us) in profile.devices.iter_mut().zip([100.0, 40.0]) {
+            let mut variants = ffn.variants.iter();
+            let variant = variants.find(|it| it.device == DeviceClass::Cpu).unwrap();
+            device.variants.push(VariantProfile {
+                kernel: ffn.name.clone(),
+                shape: variant.shape,
+                binding: variant.binding,
+                context_step: 1,
+                table: LatencyTable::try_from(vec![(64, 0, time_us)]).unwrap(),
+            });
+        }
+        let model = ModelShape {
+            layers: manifest.layers.len() as u32,
+            chunk_tokens: 64,
+            context_tokens: 128,
+            kv_bytes_per_token: 1,
+        };
+        let costs = costs_of(manifest, "host-roles", model, None, Some(&profile)).unwrap();
+        let call = Call::Prefill {
+            kernel: LayerKernel::Ffn,
+            tokens: 64,
+            context: 64,
+        };
+        let drawn = [Lane::Npu, Lane::Igpu].map(|lane| costs.cost(lane, call).unwrap().bandwidth);
+        assert!((drawn[0] - 0.4).abs() < 1e-9, "{drawn:?}");
+        assert!((drawn[1] - 1.0).abs() < 1e-9, "{drawn:?}");
+    }
+
     #[test]
     fn the_chunk_of_a_bundles_own_sweep_stands_where_nothing_is_measured() {
         let bundle = Bundle::open(TINY).unwrap();

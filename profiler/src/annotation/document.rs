@@ -248,7 +248,11 @@ impl DeviceAnnotation {
 
     fn overlay(&mut self, over: DeviceAnnotation) {
         self.npu = over.npu.or(self.npu);
-        self.peaks = over.peaks.or(self.peaks);
+        // Without a data sheet, peaks are what kernels reached: less than there is, where a data sheet says more.
+        self.peaks = match over.spec {
+            Some(_) => over.peaks.or(self.peaks),
+            None => self.peaks.or(over.peaks),
+        };
         self.power = over.power.or(self.power);
         self.spec = over.spec.or(self.spec);
         for entry in over.variants {

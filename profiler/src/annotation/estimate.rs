@@ -78,16 +78,16 @@ pub fn estimate(
     let run_us = prediction.run_us(&run, device.frequency_mhz());
     let run_us = bounded(run_us, LATENCY_US_MIN, LATENCY_US_MAX);
     let latency_us = (run_us * shape.runs as f64).min(LATENCY_US_MAX);
-    let roofline = match prediction {
-        Prediction::Roofline(roofline) => Some(roofline),
-        Prediction::Measured(calibrated) => calibrated.roofline.as_ref(),
-        Prediction::Vendor(_) => None,
-    };
-    let utilisation = match roofline {
-        Some(roofline) => Some(roofline.utilisation(run.flops() / run.bytes())),
-        None => device
-            .peaks
-            .map(|peaks| run.bytes() / (run_us / MICROS_PER_SEC) / peaks.bytes_per_sec()),
+    let of_roofline = |roofline: &Roofline| roofline.utilisation(run.flops() / run.bytes());
+    let moved = device
+        .peaks
+        .map(|peaks| run.bytes() / (run_us / MICROS_PER_SEC) / peaks.bytes_per_sec());
+    let utilisation = match prediction {
+        Prediction::Roofline(roofline) => Some(of_roofline(roofline)),
+        Prediction::Measured(calibrated) => {
+            moved.or_else(|| calibrated.roofline.as_ref().map(of_roofline))
+        }
+        Prediction::Vendor(_) => moved,
     };
     let watts = device.power.map(|power| match call.tokens {
         0 | 1 => power.decode_watts(),

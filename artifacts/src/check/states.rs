@@ -34,8 +34,7 @@ pub(super) fn check_states(manifest: &Manifest, lengths: &Lengths) -> Result<(),
 /// Checks a name, which is also one of a part and so of a file. States are in the order of their names, each once.
 fn check_name(index: usize, name: &str, before: Option<&str>) -> Result<(), Error> {
     let field = || format!("states[{index}].name");
-    let is_allowed = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '_');
-    if name.is_empty() || name.len() > STATE_NAME_MAX || !name.chars().all(is_allowed) {
+    if !BakedState::is_name(name) {
         let found = format!("`{}`", name.escape_debug());
         let expected = format!("`1` to `{STATE_NAME_MAX}` of `a` to `z`, `0` to `9`, `-`, `_`");
         return Err(Error::invalid(field(), found, expected));

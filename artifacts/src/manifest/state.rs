@@ -37,6 +37,14 @@ pub struct StateForm {
     pub kv_cache: ElementType,
 }
 
+impl BakedState {
+    /// Whether a text may be a state's name. It is also one of a part, and so of a file.
+    pub fn is_name(text: &str) -> bool {
+        let is_allowed = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '_');
+        !text.is_empty() && text.len() <= STATE_NAME_MAX && text.chars().all(is_allowed)
+    }
+}
+
 /// Bytes before the rows of a page, so that rows begin at a page of memory.
 pub const STATE_HEAD_BYTES: u64 = 4096;
 

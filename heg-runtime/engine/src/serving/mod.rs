@@ -13,6 +13,7 @@ mod observing;
 mod outcome;
 mod standing;
 
+use super::baked::BakedStates;
 use super::calibration::Calibrations;
 use super::conductor::{Conductor, Room, end_all};
 use super::descents::AllDescents;
@@ -75,6 +76,8 @@ pub(super) struct Serving {
     pair: Option<Arc<PairedRoles>>,
     /// Kept state, if there is any.
     kept: Option<KeptState>,
+    /// The states of the bundle, if there are any.
+    baked: Option<BakedStates>,
     /// The devices, which count what they copied.
     loader: Arc<Loader>,
     model: ModelShape,
@@ -127,6 +130,7 @@ impl Serving {
             descents,
             warming,
             kept,
+            baked,
             lost,
             mut successors,
             observers,
@@ -174,6 +178,7 @@ impl Serving {
             waits: Waits::default(),
             pair: loader.pair().cloned(),
             kept: kept.ok().flatten(),
+            baked,
             loader,
             model,
         }

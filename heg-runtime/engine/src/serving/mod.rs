@@ -26,6 +26,7 @@ use super::live::{Live, Owner};
 use super::machine::Machine;
 use super::message::{Arrival, Message, receive};
 use super::pace::{Expected, Pace};
+use super::prefix::PrefixRows;
 use super::report::Warmed;
 use super::request::{Request, ScopeId, refuse};
 use super::served::Served;
@@ -383,6 +384,9 @@ impl Serving {
             listener,
             (at, entry),
         );
+        if matches!(kept, Some(PrefixRows::Baked(_))) {
+            self.tell_baked(id);
+        }
         live.kept = kept;
         self.live.insert(id, live);
         self.step(Event::Submit(submission));

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use heg_sched::{Action, Event, Hold, Micros, Observer};
+use heg_sched::{Action, Event, Hold, Micros, Observer, RequestId};
 use serde_json::Value;
 
 use super::json::{entries, left_out, preamble};
@@ -169,6 +169,10 @@ impl Observer for TraceFile {
         let pages = &mut self.pages;
         let write = |event| pages.write(event);
         self.recorder.stepped(now, event, actions, write);
+    }
+
+    fn baked(&mut self, request: RequestId) {
+        self.recorder.baked(request);
     }
 
     fn asks_why(&self) -> bool {

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use heg_artifacts::manifest::BakedState;
 use heg_artifacts::plain::escape;
-use heg_runtime::engine::{StateChoice, Status};
+use heg_runtime::engine::{Engine, StateChoice, Status};
 use heg_runtime::exec::{Executor, ExecutorOptions};
 use heg_runtime::{Baking, Beginning, Loaded, RuntimeError, bake, read_soc};
 use heg_spec::Isa;
@@ -88,11 +88,11 @@ impl Choice {
     }
 
     /// Says on standard error that a state that was asked for was of no use to a prompt, unless a descent says why.
-    pub(crate) fn print_unused(&self, status: &Status, was_passed: bool) {
+    pub(crate) fn print_unused(&self, status: &Status, engine: &Engine) {
         let found = status.baked.as_ref().map_or(0, |baked| baked.found);
         if let Some(name) = &self.state
             && found == 0
-            && !was_passed
+            && engine.passed_states().is_empty()
         {
             eprintln!("note: state `{name}` is not used: the prompt begins with other tokens");
         }

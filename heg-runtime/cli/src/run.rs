@@ -157,8 +157,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
         Err(error) => return Err(error.into()),
     };
-    let beginning = arguments.baked.beginning(&loaded)?;
-    let conversation = arguments.prompt.conversation(&arguments.form, beginning)?;
+    let conversation = arguments.conversation(&loaded)?;
     let conversation = conversation.as_ref();
     let tokens = || {
         let prompt = &arguments.prompt;
@@ -191,15 +190,10 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     answer.finish()?;
     let status = engine.status()?;
     print_losses(&status);
-    let was_passed = !engine.passed_states().is_empty();
-    arguments.baked.print_unused(&status, was_passed);
+    arguments.baked.print_unused(&status, &engine);
     if arguments.json {
-        answer.print_json(
-            prompt_tokens,
-            reason,
-            &timing,
-            (&status, &engine.descents()),
-        )?;
+        let said = (&status, &engine.descents()[..]);
+        answer.print_json(prompt_tokens, reason, &timing, said)?;
     }
     if arguments.stats {
         for line in runs {
@@ -228,6 +222,11 @@ impl Arguments {
     fn past(&self, loaded: &Loaded) -> Result<Option<HistoryFile<'_>>, RuntimeError> {
         let path = self.history.as_deref();
         path.map(|path| HistoryFile::read(path, loaded)).transpose()
+    }
+
+    fn conversation(&self, loaded: &Loaded) -> anyhow::Result<Option<Conversation>> {
+        let beginning = self.baked.beginning(loaded)?;
+        self.prompt.conversation(&self.form, beginning)
     }
 
     fn engine(&self, loader: Loader) -> Result<Engine, RuntimeError> {

@@ -342,16 +342,7 @@ impl Serving {
             listener,
             kept,
         } = arrival;
-        let (flow, shared_tokens) = self.flow_of(&request);
-        let wants_all_rows = request.prompt_log_probs.is_some();
-        let kept = kept
-            .filter(|kept| !wants_all_rows && kept.tokens() as u32 >= shared_tokens + SHARED_MIN);
-        let (flow, shared_tokens) = match (&kept, request.flow) {
-            (None, _) => (flow, shared_tokens),
-            (Some(_), Some(flow)) => (flow, 0),
-            // A shorter one that another request left stays.
-            (Some(_), None) => (self.new_flow(), 0),
-        };
+        let (flow, shared_tokens, kept) = self.beginning_of(&request, kept);
         let owner = Owner {
             scope: request.scope,
             prefixes: request.prefix_scope(),
@@ -393,6 +384,25 @@ impl Serving {
         let predicted = self.scheduler.first_token_in(id).unwrap_or_default();
         if let Some(live) = self.live.get_mut(&id) {
             live.accepted(Duration::from_micros(predicted.0));
+        }
+    }
+
+    /// Returns the flow of a request, and the beginning of its prompt that need not be computed: tokens of the flow's
+    /// cache, or more of them in kept state or the bundle.
+    fn beginning_of(
+        &mut self,
+        request: &Request,
+        kept: Option<PrefixRows>,
+    ) -> (FlowId, u32, Option<PrefixRows>) {
+        let (flow, shared_tokens) = self.flow_of(request);
+        let wants_all_rows = request.prompt_log_probs.is_some();
+        let is_longer = |kept: &PrefixRows| kept.tokens() as u32 >= shared_tokens + SHARED_MIN;
+        let kept = kept.filter(|kept| !wants_all_rows && is_longer(kept));
+        match (&kept, request.flow) {
+            (None, _) => (flow, shared_tokens, None),
+            (Some(_), Some(flow)) => (flow, 0, kept),
+            // A shorter one that another request left stays.
+            (Some(_), None) => (self.new_flow(), 0, kept),
         }
     }
 

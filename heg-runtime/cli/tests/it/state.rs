@@ -59,15 +59,6 @@ impl Server {
         (text, cached.as_u64().unwrap())
     }
 
-    /// Tells the server to end, and waits until it has.
-    #[cfg(unix)]
-    pub(crate) fn end(mut self) {
-        let process = self.process.id().to_string();
-        let stopped = Command::new("kill").arg(process).status();
-        assert!(stopped.unwrap().success());
-        assert!(self.process.wait().unwrap().success());
-    }
-
     /// Returns what is at a path.
     pub(crate) fn get(&self, path: &str) -> String {
         self.exchange(&format!(

@@ -206,7 +206,7 @@ fn unencoded(error: heg_artifacts::Error) -> RuntimeError {
     RuntimeError::NoStateForm { why }
 }
 
-/// What users say in conversations that are compared: first letters of many kinds, since a tokenizer may join the last
+/// Words of users in conversations that are compared: first letters of many kinds, since a tokenizer may join the last
 /// letters of the beginning with the first of these, and a conversation of several turns.
 const PROBES: [&[&str]; 12] = [
     &["a"],

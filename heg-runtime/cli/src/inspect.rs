@@ -138,7 +138,7 @@ fn describe(manifest: &Manifest, bytes: usize) -> String {
     text
 }
 
-/// Bytes of a state's sections, of which others may have some too.
+/// Bytes of a state's sections; other states may have some of them too.
 fn state_bytes(manifest: &Manifest, state: &BakedState) -> u64 {
     let is_of_it = |id: &SectionId| *id == state.beginning || state.pages.contains(id);
     let sections = manifest.sections.iter();

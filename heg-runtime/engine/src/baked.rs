@@ -30,7 +30,7 @@ pub enum StateChoice {
     Off,
 }
 
-/// What became of baked states since the start.
+/// Counts of baked states since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BakedStatus {
     /// Prompts that began with a state.
@@ -82,7 +82,7 @@ const _: () = assert!(HEAD_BYTES as u64 == STATE_HEAD_BYTES);
 ///
 /// # Errors
 ///
-/// Those of [`computation_id`].
+/// The errors of [`computation_id`].
 pub fn state_model(
     manifest: &Manifest,
     form: StateForm,

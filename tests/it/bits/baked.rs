@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use heg_artifacts::layout::reseal;
-use heg_artifacts::{Bundle, SectionId};
+use heg_artifacts::{Bundle, Section, SectionId, with_state, write_amended};
 use heg_runtime::engine::{
     BakedStatus, Ending, Engine, EngineOptions, Generation, Request, Speculation, StateChoice,
 };
@@ -249,6 +249,41 @@ fn a_state_that_is_not_there_is_named_with_those_that_are() {
     assert_eq!(
         refused.to_string(),
         "the bundle has no state `main`, expected one of `mail`, `notes`"
+    );
+}
+
+#[test]
+fn a_beginning_comes_back_and_nonsense_is_refused() {
+    let subject = Subject::tiny_agent(1);
+    let loaded = Loaded::open(&subject.bundle).unwrap();
+    let none = Beginning {
+        messages: Vec::new(),
+        tools: Vec::new(),
+    };
+    assert_eq!(loaded.beginning("mail").unwrap(), none);
+    let text = b"{\"messages\": 5}".to_vec();
+    let section = Section {
+        id: SectionId::of(&text),
+        bytes: text.len() as u64,
+    };
+    let manifest = loaded.bundle().manifest();
+    let mut state = manifest.states[0].clone();
+    state.beginning = section.id;
+    let manifest = with_state(manifest, state, &[section]);
+    write_amended(
+        &subject.bundle,
+        &manifest,
+        loaded.bundle(),
+        &[text],
+        &|_| (),
+    )
+    .unwrap();
+    let refused = Loaded::open(&subject.bundle).unwrap().beginning("mail");
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.exit_status() as u8, 3);
+    assert_eq!(
+        refused.chain(),
+        "state `mail` has messages that cannot be read: invalid type: integer `5`, expected a sequence at line 1 column 14"
     );
 }
 

@@ -85,7 +85,7 @@ pub struct TracedLaunch {
     pub flash_tokens: u32,
     /// Number of tokens whose keys and values it read from kept state, or from the bundle, before it ran.
     pub kept_tokens: u32,
-    /// Those of them that it read from the bundle.
+    /// Number of these tokens that it read from the bundle.
     pub baked_tokens: u32,
 }
 

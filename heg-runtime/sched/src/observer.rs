@@ -18,6 +18,10 @@ pub trait Observer: Send {
     /// Observes the counts of mechanisms after a step, if it asks why requests wait.
     fn counted(&mut self, _counts: &ActivationCounts) {}
 
+    /// Observes, before the step that submits a request, that the leading tokens of its prompt that need not be computed
+    /// are in the bundle, and not in kept state.
+    fn baked(&mut self, _request: RequestId) {}
+
     /// Observes that a lane cannot be used any more. Requests go on without it, if they can.
     fn lost(&mut self, _lane: Lane, _why: &str) {}
 }

@@ -32,6 +32,7 @@ mod npu_forms;
 mod pair;
 mod pair_gpu;
 mod profile;
+mod real_lanes;
 mod reject_bundle;
 mod reject_config;
 mod reject_weights;

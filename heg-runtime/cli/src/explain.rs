@@ -83,6 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             "{explanation}\n\n{}",
             explanation.picture(COLUMNS).trim_end()
         );
+        print_mechanisms(&trace);
     }
     Ok(())
 }
@@ -114,7 +115,16 @@ fn list(trace: &RunTrace) -> anyhow::Result<()> {
             main.map_or("", |share| share.text.as_str())
         );
     }
+    print_mechanisms(trace);
     Ok(())
+}
+
+/// Prints how often each mechanism of the policy acted in the run, if its trace says so.
+fn print_mechanisms(trace: &RunTrace) {
+    let used = trace.mechanisms().to_string();
+    if !used.is_empty() {
+        println!("\n{}", used.trim_end());
+    }
 }
 
 /// Maximum number of listed requests.

@@ -162,22 +162,47 @@ impl Mechanism {
     }
 }
 
-/// The number of the scheduler's steps in which each mechanism acted.
+/// The number of the scheduler's steps in which each mechanism acted, and in which it would have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ActivationCounts([u64; Mechanism::ALL.len()]);
+pub struct ActivationCounts {
+    acted: [u64; Mechanism::ALL.len()],
+    overruled: [u64; Mechanism::ALL.len()],
+    /// A bit for each mechanism that the policy has on.
+    on: u32,
+}
 
 impl ActivationCounts {
     /// Steps in which a mechanism acted.
     pub fn of(&self, mechanism: Mechanism) -> u64 {
-        self.0[mechanism as usize]
+        self.acted[mechanism as usize]
+    }
+
+    /// Steps in which a mechanism did not act, and would have if none before it had decided.
+    pub fn overruled(&self, mechanism: Mechanism) -> u64 {
+        self.overruled[mechanism as usize]
+    }
+
+    /// Mechanisms that the policy of the counted scheduler has on, in the order in which their rules are asked.
+    pub fn on(&self) -> impl Iterator<Item = Mechanism> {
+        let on = self.on;
+        let all = Mechanism::ALL.into_iter();
+        all.filter(move |mechanism| on & bit(*mechanism) != 0)
     }
 
     /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
-        for (sum, count) in self.0.iter_mut().zip(other.0) {
+        for (sum, count) in self.acted.iter_mut().zip(other.acted) {
             *sum += count;
         }
+        for (sum, count) in self.overruled.iter_mut().zip(other.overruled) {
+            *sum += count;
+        }
+        self.on |= other.on;
     }
+}
+
+fn bit(mechanism: Mechanism) -> u32 {
+    1 << mechanism as u32
 }
 
 /// Counts activations. Rules note that they act whenever they are asked, which may be more than once a step, and also
@@ -186,31 +211,68 @@ impl ActivationCounts {
 pub(super) struct Tally {
     /// A bit for each mechanism that acted in this step.
     acted: Cell<u32>,
+    /// A bit for each mechanism that would have acted in this step.
+    overruled: Cell<u32>,
+    /// Whether nothing is noted now.
+    is_silent: Cell<bool>,
     counted: ActivationCounts,
 }
 
 impl Tally {
+    /// Returns a tally of nothing so far, under a policy.
+    pub(super) fn of(policy: &Policy) -> Self {
+        let on = Mechanism::ALL.into_iter().filter(|it| it.is_on(policy));
+        let mut tally = Self::default();
+        tally.counted.on = on.map(bit).sum();
+        tally
+    }
+
     /// Begins a step: drops activations noted since the last one, which only answered an observer's questions.
     pub(super) fn open_step(&mut self) {
         self.acted.take();
+        self.overruled.take();
     }
 
     /// Notes that a mechanism acts.
     pub(super) fn note(&self, mechanism: Mechanism) {
-        self.acted.set(self.acted.get() | 1 << mechanism as u32);
+        if !self.is_silent.get() {
+            self.acted.set(self.acted.get() | bit(mechanism));
+        }
+    }
+
+    /// Notes that a mechanism would act if none before it had decided.
+    pub(super) fn note_overruled(&self, mechanism: Mechanism) {
+        if !self.is_silent.get() {
+            self.overruled.set(self.overruled.get() | bit(mechanism));
+        }
+    }
+
+    /// Asks a question whose answer changes nothing, and notes no mechanism that it has to do with.
+    pub(super) fn unnoted<T>(&self, ask: impl FnOnce() -> T) -> T {
+        let was_silent = self.is_silent.replace(true);
+        let answer = ask();
+        self.is_silent.set(was_silent);
+        answer
     }
 
     /// Ends the step and counts its activations.
     pub(super) fn close_step(&mut self) {
-        let mut acted = self.acted.take();
-        while acted != 0 {
-            self.counted.0[acted.trailing_zeros() as usize] += 1;
-            acted &= acted - 1;
-        }
+        let acted = self.acted.take();
+        let overruled = self.overruled.take() & !acted;
+        count(&mut self.counted.acted, acted);
+        count(&mut self.counted.overruled, overruled);
     }
 
     pub(super) fn activations(&self) -> ActivationCounts {
         self.counted
+    }
+}
+
+/// Adds one for each bit that is set.
+fn count(counts: &mut [u64; Mechanism::ALL.len()], mut bits: u32) {
+    while bits != 0 {
+        counts[bits.trailing_zeros() as usize] += 1;
+        bits &= bits - 1;
     }
 }
 
@@ -241,6 +303,25 @@ mod tests {
             Mechanism::Preemption,
         ];
         assert_eq!(counts.map(|it| sum.of(it)), [4, 2, 0]);
+    }
+
+    #[test]
+    fn who_acts_in_a_step_is_not_overruled_there() {
+        let policy = heg_spec::shipped::policy("agent-xpu").unwrap();
+        let mut tally = Tally::of(&policy);
+        for acts in [true, false] {
+            tally.open_step();
+            tally.note_overruled(Mechanism::Split);
+            if acts {
+                tally.note(Mechanism::Split);
+            }
+            tally.close_step();
+        }
+        let counts = tally.activations();
+        assert_eq!(counts.of(Mechanism::Split), 1);
+        assert_eq!(counts.overruled(Mechanism::Split), 1);
+        let on: Vec<Mechanism> = counts.on().collect();
+        assert!(on.contains(&Mechanism::Split) && !on.contains(&Mechanism::Pressure));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Observers of a scheduler at work.
 
-use crate::{Action, Actions, Event, Hold, Lane, Micros, RequestId, Scheduler};
+use crate::{Action, Actions, ActivationCounts, Event, Hold, Lane, Micros, RequestId, Scheduler};
 
 /// Observes the scheduler at work: for traces, pictures, checks.
 pub trait Observer: Send {
@@ -14,6 +14,9 @@ pub trait Observer: Send {
 
     /// Observes why each live request that has nothing running waits after a step.
     fn held(&mut self, _now: Micros, _holds: &[Hold]) {}
+
+    /// Observes the counts of mechanisms after a step, if it asks why requests wait.
+    fn counted(&mut self, _counts: &ActivationCounts) {}
 
     /// Observes that a lane cannot be used any more. Requests go on without it, if they can.
     fn lost(&mut self, _lane: Lane, _why: &str) {}
@@ -51,11 +54,16 @@ impl<S: Scheduler, O: Observer> Scheduler for Observed<S, O> {
             let mut holds = Vec::new();
             self.scheduler.holds(&mut holds);
             self.observer.held(now, &holds);
+            self.observer.counted(&self.scheduler.activations());
         }
     }
 
     fn is_idle(&self) -> bool {
         self.scheduler.is_idle()
+    }
+
+    fn activations(&self) -> ActivationCounts {
+        self.scheduler.activations()
     }
 
     fn first_token_in(&self, request: RequestId) -> Option<Micros> {

@@ -33,6 +33,7 @@ mod held;
 mod kept_metrics;
 mod listen;
 mod log_probs;
+mod mechanism_metrics;
 mod message;
 mod metrics;
 mod pace;

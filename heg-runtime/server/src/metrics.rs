@@ -17,8 +17,8 @@ use super::admission::class_name;
 use super::answering::AnswerStats;
 use super::error::{ApiError, Result};
 use super::held::Held;
-use super::kept_metrics;
 use super::timeline::lane_name;
+use super::{kept_metrics, mechanism_metrics};
 use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::Status;
 use heg_sched::{Class, Mechanism};
@@ -33,7 +33,7 @@ pub(super) enum Outcome {
     Shed,
 }
 
-type Label = (&'static str, &'static str);
+pub(super) type Label = (&'static str, &'static str);
 
 /// Counters since the start of the server, and further state of the server itself.
 #[derive(Debug, Default)]
@@ -323,13 +323,7 @@ fn register_launches(registry: &mut Registry, status: &Status) {
         counter.inc_by(count);
         registry.register(name, help, counter);
     }
-    let steps = Family::<[Label; 1], Counter>::default();
-    for mechanism in Mechanism::ALL {
-        let steps = steps.get_or_create(&[("mechanism", mechanism.name())]);
-        steps.inc_by(status.mechanisms.of(mechanism));
-    }
-    let help = "Steps of the scheduler in which a mechanism acted";
-    registry.register("mechanism_steps", help, steps);
+    mechanism_metrics::register(registry, &status.mechanisms);
 }
 
 /// Registers the counts of decode steps and drafts. Tokens per step = (steps + accepted) / steps.

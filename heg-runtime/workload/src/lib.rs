@@ -7,6 +7,7 @@
 mod benchmark;
 mod engine_figures;
 mod explain;
+mod mechanisms;
 mod outcome;
 mod replay;
 mod reply;
@@ -19,6 +20,7 @@ pub use engine_figures::{EngineFigures, WaitFigures};
 pub use explain::{
     CauseShare, CausedInterval, Explanation, SlowCause, Stretch, UnknownRequest, explain,
 };
+pub use mechanisms::MechanismUse;
 pub use outcome::{ClassFigures, Figures, Outcome};
 pub use replay::{Prompt, Prompts, ReplayRequest};
 pub use reply::{EndlessEvent, ReplyEvent, ReplyReader};

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::{PairStatus, PartStatus, Status};
+use heg_workload::MechanismUse;
 
 use crate::options::peak_rss_bytes;
 
@@ -80,6 +81,9 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
             "copied {:>9.2} MB  of keys and values between host and GPU",
             bytes as f64 / 1e6
         );
+    }
+    for line in MechanismUse::from(&status.mechanisms).to_string().lines() {
+        eprintln!("policy {line}");
     }
     eprintln!(
         "kernel {:>9.2} ms  the longest, first runs apart",

@@ -27,6 +27,7 @@ impl Serving {
         for observer in &mut self.observers {
             if observer.asks_why() {
                 observer.held(now, &holds);
+                observer.counted(&self.scheduler.activations());
             }
         }
     }

@@ -129,7 +129,7 @@ impl<C: Costs> AgentXpu<C> {
             rules: RuleList::of(&policy),
             turns: Turns::default(),
             warmth: Warmth::default(),
-            tally: Tally::default(),
+            tally: Tally::of(&policy),
             tickets: 0,
             alarm: None,
             due: None,

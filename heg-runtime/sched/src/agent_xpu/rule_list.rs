@@ -68,17 +68,26 @@ impl RuleList {
         proposal: Proposal<'_>,
         tally: &Tally,
     ) -> (Verdict, Option<Mechanism>) {
-        for it in self.asked(proposal.question()) {
+        let mut asked = self.asked(proposal.question());
+        let decided = asked.find_map(|it| {
             let verdict = it.rule.judge(view, proposal);
-            if verdict != Verdict::Pass {
-                let holds = matches!(verdict, Verdict::Wait | Verdict::First(_));
-                if holds && it.counts == Counted::WhenItHolds {
-                    tally.note(it.mechanism);
-                }
-                return (verdict, Some(it.mechanism));
+            (verdict != Verdict::Pass).then_some((verdict, it))
+        });
+        let Some((verdict, first)) = decided else {
+            return (Verdict::Pass, None);
+        };
+        if first.counts == Counted::WhenItHolds && is_hold(verdict) {
+            tally.note(first.mechanism);
+        }
+        for it in asked {
+            // A rule may ask the others what comes next, which is no activation of theirs here.
+            let would = tally.unnoted(|| it.rule.judge(view, proposal));
+            let counts = it.counts != Counted::WhenItHolds || is_hold(would);
+            if would != Verdict::Pass && counts {
+                tally.note_overruled(it.mechanism);
             }
         }
-        (Verdict::Pass, None)
+        (verdict, Some(first.mechanism))
     }
 
     /// Whether work would have to wait by a rule that moves it to another lane.
@@ -124,6 +133,10 @@ impl RuleList {
         let openings = self.all.iter();
         openings.filter_map(|it| it.rule.opens_at(view)).min()
     }
+}
+
+fn is_hold(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Wait | Verdict::First(_))
 }
 
 #[cfg(test)]

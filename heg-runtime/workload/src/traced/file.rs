@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use heg_sched::{Action, Event, Hold, Micros, Observer};
+use heg_sched::{Action, ActivationCounts, Event, Hold, Micros, Observer};
 use serde_json::Value;
 
 use super::json::{entries, left_out, preamble};
 use super::read::BYTES_MAX;
 use super::{TraceEvent, TraceRecorder};
+use crate::mechanisms::MechanismUse;
 
 /// A file with the events of an engine or a simulator, written as they happen.
 ///
@@ -21,6 +22,7 @@ pub struct TraceFile {
     recorder: TraceRecorder,
     pages: Pages,
     now: Micros,
+    counts: ActivationCounts,
 }
 
 /// The treatment of an event while the queue of the writer is full.
@@ -70,6 +72,7 @@ impl TraceFile {
                 writer: Some(writer),
             },
             now: Micros(0),
+            counts: ActivationCounts::default(),
         })
     }
 }
@@ -179,12 +182,20 @@ impl Observer for TraceFile {
         let pages = &mut self.pages;
         self.recorder.held(now, holds, |event| pages.write(event));
     }
+
+    fn counted(&mut self, counts: &ActivationCounts) {
+        self.counts = *counts;
+    }
 }
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
         let pages = &mut self.pages;
         self.recorder.close(self.now, |event| pages.write(event));
+        let used = MechanismUse::from(&self.counts);
+        if !used.steps.is_empty() {
+            pages.write(TraceEvent::Mechanisms(used, self.now));
+        }
         pages.close(self.now);
     }
 }
@@ -337,6 +348,27 @@ mod tests {
         let cut = lines.next_back().unwrap().len();
         let half = RunTrace::read(&killed[..killed.len() - cut - 20]).unwrap();
         assert_eq!(half.requests, expected.requests);
+    }
+
+    #[test]
+    fn how_often_mechanisms_acted_is_read_again() {
+        use heg_sched::Mechanism;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.json");
+        let mut trace = TraceFile::create(&path).unwrap();
+        trace.stepped(Micros(1), &submit(1, Class::Reactive), &[]);
+        let used = MechanismUse {
+            steps: vec![
+                (Mechanism::Preemption, [3, 1]),
+                (Mechanism::Backfill, [0, 0]),
+            ],
+        };
+        let event = TraceEvent::Mechanisms(used.clone(), Micros(9));
+        trace.pages.write(event);
+        drop(trace);
+        let text = std::fs::read(&path).unwrap();
+        let read = RunTrace::read(text.as_slice()).unwrap();
+        assert_eq!(*read.mechanisms(), used);
     }
 
     /// A full pipe without a reader acts as a slow disk.

@@ -7,11 +7,12 @@ use heg_sched::{Lane, Micros};
 
 use super::names::{
     ARRIVES, AWAY, CLASSES, COMPILER, ENDS, FINISHES, FIRST_TOKEN, HOLD, KERNELS, LANE_NAMES,
-    LANES, LEFT_OUT, MILESTONE, OUTCOMES, REQUESTS, STARTS_OVER, WARM_UP, name, parts,
+    LANES, LEFT_OUT, MECHANISMS, MILESTONE, OUTCOMES, REQUESTS, STARTS_OVER, WARM_UP, name, parts,
 };
 use super::{
     LaneAway, LaunchOutcome, TraceEvent, TracedCall, TracedHold, TracedLaunch, TracedRequest,
 };
+use crate::mechanisms::MechanismUse;
 
 /// Returns the entries that name the tracks of lanes.
 pub(super) fn preamble() -> Vec<Value> {
@@ -51,7 +52,18 @@ pub(super) fn entries(event: &TraceEvent) -> Vec<Value> {
             let span = (warm_up.start, warm_up.end);
             vec![slice((LANES, COMPILER), ("attention", WARM_UP), span, args)]
         }
+        TraceEvent::Mechanisms(used, at) => vec![mechanisms(used, *at)],
     }
+}
+
+/// Returns the entry for how often mechanisms acted.
+fn mechanisms(used: &MechanismUse, at: Micros) -> Value {
+    let steps = used.steps.iter();
+    let steps = steps.map(|(mechanism, steps)| (mechanism.name().to_owned(), json!(steps)));
+    json!({
+        "ph": "i", "s": "g", "pid": LANES, "tid": 0, "name": "mechanisms", "cat": MECHANISMS, "ts": at.0,
+        "args": {"steps": Value::Object(steps.collect())},
+    })
 }
 
 /// Returns the entry for the number of events that a trace lacks.

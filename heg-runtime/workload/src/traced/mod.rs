@@ -16,6 +16,7 @@ use heg_sched::{
     WarmKernel, Work,
 };
 
+use crate::mechanisms::MechanismUse;
 pub use file::TraceFile;
 pub use read::TraceReadError;
 pub use recorder::TraceRecorder;
@@ -39,6 +40,8 @@ pub enum TraceEvent {
     Away(TracedAbsence),
     /// A kernel was compiled for the NPU.
     WarmUp(TracedWarmUp),
+    /// The run ended, after which mechanisms had acted so often.
+    Mechanisms(MechanismUse, Micros),
 }
 
 /// The life of a request, as far as it is known.
@@ -188,6 +191,7 @@ pub struct RunTrace {
     pub(crate) holds: Vec<TracedHold>,
     pub(crate) absences: Vec<TracedAbsence>,
     pub(crate) warm_ups: Vec<TracedWarmUp>,
+    pub(crate) mechanisms: MechanismUse,
     /// The latest time in the trace.
     pub(crate) end: Micros,
     /// Number of events for which its writer had no time.
@@ -233,6 +237,7 @@ impl RunTrace {
             TraceEvent::Held(hold) => self.holds.push(hold),
             TraceEvent::Away(absence) => self.absences.push(absence),
             TraceEvent::WarmUp(warm_up) => self.warm_ups.push(warm_up),
+            TraceEvent::Mechanisms(mechanisms, _) => self.mechanisms = mechanisms,
         }
     }
 
@@ -250,6 +255,11 @@ impl RunTrace {
     /// Returns the launches of the trace, in the order in which they ended.
     pub fn launches(&self) -> &[TracedLaunch] {
         &self.launches
+    }
+
+    /// Returns how often the policy's mechanisms acted in the run; none if the trace lacks its end.
+    pub fn mechanisms(&self) -> &MechanismUse {
+        &self.mechanisms
     }
 
     /// Returns the request with the longest TTFT, of those that had their first token since a time.
@@ -273,6 +283,7 @@ impl TraceEvent {
             Self::Held(hold) => hold.end,
             Self::Away(absence) => absence.end,
             Self::WarmUp(warm_up) => warm_up.end,
+            Self::Mechanisms(_, at) => *at,
         }
     }
 }

@@ -17,6 +17,7 @@ pub(super) const AWAY: &str = "away";
 pub(super) const WARM_UP: &str = "warm-up";
 pub(super) const MILESTONE: &str = "milestone";
 pub(super) const LEFT_OUT: &str = "left out";
+pub(super) const MECHANISMS: &str = "mechanisms";
 
 /// Names of milestones.
 pub(super) const ARRIVES: &str = "arrives";

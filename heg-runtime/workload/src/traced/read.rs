@@ -1,6 +1,7 @@
 //! Reads a trace that [`TraceFile`](super::TraceFile) wrote. The file may be untrusted: its size is bounded, and
 //! entries that are not ours are ignored.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
@@ -8,17 +9,18 @@ use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use thiserror::Error;
 
-use heg_sched::{Lane, LayerKernel, Micros, RequestId, Segment, WarmKernel};
+use heg_sched::{Lane, LayerKernel, Mechanism, Micros, RequestId, Segment, WarmKernel};
 
 use super::names::{
     ARRIVES, AWAY, CLASSES, COMPILER, ENDS, FINISHES, FIRST_TOKEN, HOLD, KERNELS, LANE_NAMES,
-    LANES, LEFT_OUT, MILESTONE, OUTCOMES, REQUESTS, ReasonParts, STARTS_OVER, WARM_UP, named,
-    reason,
+    LANES, LEFT_OUT, MECHANISMS, MILESTONE, OUTCOMES, REQUESTS, ReasonParts, STARTS_OVER, WARM_UP,
+    named, reason,
 };
 use super::{
     LaneAway, LaunchOutcome, RunTrace, TraceEvent, TracedAbsence, TracedCall, TracedHold,
     TracedLaunch, TracedRequest, TracedWarmUp,
 };
+use crate::mechanisms::MechanismUse;
 
 /// The reason why a trace cannot be read.
 #[derive(Debug, Error)]
@@ -152,6 +154,7 @@ struct Arguments {
     of: Option<u64>,
     lane: Option<String>,
     events: Option<u64>,
+    steps: Option<BTreeMap<String, [u64; 2]>>,
 }
 
 /// The problem with an entry of ours.
@@ -168,6 +171,7 @@ impl Entry {
     fn event(&self) -> Result<Option<TraceEvent>, Misfit> {
         match (self.pid, self.cat.as_str()) {
             (LANES, AWAY) => self.absence().map(Some),
+            (LANES, MECHANISMS) => Ok(Some(self.mechanisms())),
             (LANES, WARM_UP) if self.tid == COMPILER => self.warm_up().map(Some),
             (LANES, category) if named(&CLASSES, category).is_some() => self.launch().map(Some),
             (REQUESTS, HOLD) => self.hold().map(Some),
@@ -207,6 +211,24 @@ impl Entry {
             start,
             end,
         }))
+    }
+
+    /// Returns the counts of the mechanisms that this program knows.
+    fn mechanisms(&self) -> TraceEvent {
+        let known = self
+            .args
+            .steps
+            .iter()
+            .flatten()
+            .filter_map(|(name, steps)| {
+                let mut all = Mechanism::ALL.into_iter();
+                Some((all.find(|mechanism| mechanism.name() == name)?, *steps))
+            });
+        let mut used = MechanismUse {
+            steps: known.collect(),
+        };
+        used.steps.sort_unstable_by_key(|(mechanism, _)| *mechanism);
+        TraceEvent::Mechanisms(used, Micros(self.ts))
     }
 
     fn warm_up(&self) -> Result<TraceEvent, Misfit> {

@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 
 use heg_artifacts::Bundle;
 use heg_files::OwnFolder;
-use heg_profiler::annotation::Annotations;
+use heg_profiler::annotation::{Annotations, SocAnnotation};
 use heg_profiler::measure::{self, MeasurementPlan, Profile};
 use heg_runtime::Loaded;
-use heg_runtime::engine::{EndTokens, Engine, EngineOptions, Generation, Request, ScopeId, Update};
+use heg_runtime::engine::{
+    EndTokens, Engine, EngineOptions, Generation, Request, ScopeId, Speculation, Update,
+};
 use heg_runtime::exec::{ExecutorOptions, Loader};
 use heg_runtime::profile::file::ProfileFile;
 use heg_runtime::profile::{BundleSubject, Extent, identities};
@@ -46,6 +48,8 @@ struct World {
     bundle: PathBuf,
     /// The folder of profiles, if there is one.
     cache: Option<OwnFolder>,
+    soc: &'static str,
+    speculation: Speculation,
 }
 
 impl World {
@@ -57,10 +61,12 @@ impl World {
             workbench,
             bundle,
             cache: None,
+            soc: SOC,
+            speculation: Speculation::Off,
         }
     }
 
-    /// A world in which the bundle's annotations have the papers' machine under the name of these lanes.
+    /// A world in which the bundle's annotations have the papers' machine under the names of these lanes and of a pair.
     fn annotated() -> Self {
         let plain = Self::plain();
         let bundle = rewrite(
@@ -72,10 +78,14 @@ impl World {
                 let text = bundle.section_copy(manifest.annotations.unwrap()).unwrap();
                 let text = String::from_utf8(text).unwrap();
                 let mut all = Annotations::parse(&text).unwrap();
-                let mut own = all.soc("core-ultra-5-125h").unwrap().clone();
-                own.name = SOC.to_owned();
-                all.socs.retain(|soc| soc.name != own.name);
-                all.socs.push(own);
+                let papers = all.soc("core-ultra-5-125h").unwrap().clone();
+                for name in [SOC, "host-pair"] {
+                    all.socs.retain(|soc| soc.name != name);
+                    all.socs.push(SocAnnotation {
+                        name: name.to_owned(),
+                        ..papers.clone()
+                    });
+                }
                 let section = store.put_bytes(all.to_text().unwrap().as_bytes()).unwrap();
                 manifest.annotations = Some(section.id);
                 manifest.sections.push(section);
@@ -115,7 +125,7 @@ impl World {
 
     fn loader(&self) -> Loader {
         let loaded = Loaded::open(&self.bundle).unwrap();
-        let loader = loaded.loader(&shipped::soc(SOC).unwrap()).unwrap();
+        let loader = loaded.loader(&shipped::soc(self.soc).unwrap()).unwrap();
         match &self.cache {
             Some(cache) => loader.with_cache(cache.clone()),
             None => loader,
@@ -131,6 +141,7 @@ impl World {
                 ..ExecutorOptions::default()
             },
             observers: vec![Box::new(watch.clone())],
+            speculation: self.speculation,
             ..EngineOptions::default()
         };
         let engine = Engine::start(self.loader(), policy, options).unwrap();

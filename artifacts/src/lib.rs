@@ -23,6 +23,7 @@
 mod answer;
 mod blocks;
 mod check;
+mod computation;
 mod content_id;
 mod document;
 mod error;
@@ -47,6 +48,7 @@ mod writer;
 
 pub use answer::{AnswerMatch, Difference, judge};
 pub use blocks::{BLOCK_BYTES, BlockValue, SectionBlocks, list_bytes, list_ranges};
+pub use computation::computation_id;
 pub use content_id::SectionId;
 pub use error::{BundlePart, Error};
 pub use head::{BundleHead, HEAD_BYTES_MAX};
@@ -57,7 +59,7 @@ pub use reader::Bundle;
 pub use recipe::RecipeKey;
 pub use references::{Reference, references};
 pub use sink::SectionSink;
-pub use slice::{npu_needs, platforms, slice, without_answers};
+pub use slice::{npu_needs, platforms, slice, with_state, without_answers};
 pub use store::{Store, check_object};
 pub use view::{VIEW_BYTES_MAX, View, ViewPart};
-pub use writer::{Written, write_bundle};
+pub use writer::{Written, write_amended, write_bundle};

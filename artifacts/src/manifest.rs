@@ -10,6 +10,7 @@
 
 mod gpu;
 mod kernel;
+mod state;
 mod variant;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,9 @@ use crate::content_id::SectionId;
 
 pub use gpu::{GPU_BYTES_MAX, GpuModule, GpuPart};
 pub use kernel::{Kernel, Parameter, Port, Role, Rows, Term, Work};
+pub use state::{
+    BEGINNING_BYTES_MAX, BakedState, STATE_HEAD_BYTES, STATE_NAME_MAX, STATES_MAX, StateForm,
+};
 pub use variant::{Binding, Blob, Compatibility, ElementType, Elements, ShapeClass, Variant};
 
 /// Revision of the manifest's content. A reader accepts this revision and earlier ones.
@@ -64,6 +68,9 @@ pub struct Manifest {
     /// Modules for GPUs. A bundle runs without them, by those of the runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuPart>,
+    /// Keys and values of prompts' beginnings, by name, ascending. A bundle runs without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<BakedState>,
     /// Origin of the bundle.
     pub provenance: Provenance,
     /// Every section, in file order. Identifiers are unique.

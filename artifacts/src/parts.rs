@@ -17,7 +17,7 @@ use heg_spec::{Group, NpuPlatform};
 use crate::content_id::SectionId;
 use crate::error::Error;
 use crate::layout::{Extent, Header};
-use crate::manifest::{KernelUse, Manifest, Section};
+use crate::manifest::{BakedState, KernelUse, Manifest, Section};
 use crate::references::{Reference, references};
 
 /// A run of a bundle's bytes, from page to page.
@@ -110,6 +110,7 @@ pub(crate) fn parts(manifest: &Manifest, header: &Header, extents: &[Extent]) ->
         extents,
         file_bytes: header.file_bytes,
         layers: manifest.layers.len(),
+        states: &manifest.states,
     };
     let mut rest = cut.runs(Joined::Nothing);
     if rest.len() >= PARTS_MAX {
@@ -138,11 +139,13 @@ enum PartKind {
     Layer(usize, Group),
     Head,
     Npu(NpuPlatform, Group),
+    /// A baked state, by its place among the others.
+    State(usize),
 }
 
 impl PartKind {
     /// The name of its part. Numbers of layers have as many digits as the largest one, at least two.
-    fn name(self, layers: usize, joined: Joined) -> String {
+    fn name(self, layers: usize, states: &[BakedState], joined: Joined) -> String {
         let digits = layers.saturating_sub(1).to_string().len().max(2);
         match (self, joined) {
             (Self::Text, _) => "text".to_owned(),
@@ -157,6 +160,12 @@ impl PartKind {
             (Self::Layer(layer, _), Joined::Layers) => format!("weights-{layer:0digits$}"),
             (Self::Head, _) => "weights-head".to_owned(),
             (Self::Npu(platform, group), _) => format!("npu-{platform}-{}", group.name()),
+            (Self::State(state), _) => {
+                format!(
+                    "state-{}",
+                    states.get(state).map_or("", |state| &state.name)
+                )
+            }
         }
     }
 }
@@ -175,6 +184,7 @@ struct Cut<'a> {
     extents: &'a [Extent],
     file_bytes: u64,
     layers: usize,
+    states: &'a [BakedState],
 }
 
 impl Cut<'_> {
@@ -183,7 +193,9 @@ impl Cut<'_> {
         let mut found: Vec<(String, Range<usize>)> = Vec::new();
         for (index, section) in self.sections.iter().enumerate() {
             let kind = self.kinds.get(&section.id).copied();
-            let name = kind.unwrap_or(PartKind::Head).name(self.layers, joined);
+            let name = kind
+                .unwrap_or(PartKind::Head)
+                .name(self.layers, self.states, joined);
             match found.last_mut() {
                 Some((last, run)) if *last == name && self.fits(run.start, index) => {
                     run.end = index + 1;
@@ -247,6 +259,7 @@ fn kind(manifest: &Manifest, places: &[PartKind], reference: Reference) -> PartK
         Reference::WeightValues(weight)
         | Reference::WeightScales(weight)
         | Reference::WeightCentres(weight) => places.get(weight).copied().unwrap_or(PartKind::Head),
+        Reference::StateBeginning(state) | Reference::StatePage(state, _) => PartKind::State(state),
         Reference::Blob(kernel, variant, blob) => {
             let kernel = manifest.kernels.get(kernel);
             let blob = kernel.and_then(|kernel| kernel.variants.get(variant)?.blobs.get(blob));

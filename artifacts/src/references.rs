@@ -8,8 +8,8 @@ use std::fmt;
 
 use crate::content_id::SectionId;
 use crate::manifest::{
-    Blob, GpuModule, GpuPart, Kernel, KernelUse, Layer, Manifest, RopeTable, ShapeClass, Text,
-    Variant, Weight,
+    BakedState, Blob, GpuModule, GpuPart, Kernel, KernelUse, Layer, Manifest, RopeTable,
+    ShapeClass, Text, Variant, Weight,
 };
 use heg_spec::Group;
 
@@ -46,6 +46,10 @@ pub enum Reference {
     Partitions,
     /// `gpu.modules[i].section`.
     GpuModule(usize),
+    /// `states[i].beginning`.
+    StateBeginning(usize),
+    /// `states[i].pages[j]`.
+    StatePage(usize, usize),
 }
 
 impl Reference {
@@ -90,6 +94,12 @@ impl Reference {
                 let module = modules.and_then(|modules| modules.get(index));
                 format!("GPU module `{}`", module.map_or("?", |module| &module.name))
             }
+            Self::StateBeginning(state) => {
+                format!("beginning of state `{}`", state_name(manifest, state))
+            }
+            Self::StatePage(state, page) => {
+                format!("page {page} of state `{}`", state_name(manifest, state))
+            }
         }
     }
 }
@@ -123,6 +133,8 @@ impl fmt::Display for Reference {
             Self::Annotations => f.write_str("annotations"),
             Self::Partitions => f.write_str("partitions"),
             Self::GpuModule(index) => write!(f, "gpu.modules[{index}].section"),
+            Self::StateBeginning(state) => write!(f, "states[{state}].beginning"),
+            Self::StatePage(state, page) => write!(f, "states[{state}].pages[{page}]"),
         }
     }
 }
@@ -146,6 +158,7 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
         annotations,
         partitions,
         gpu,
+        states,
         provenance: _,
         sections: _,
     } = manifest;
@@ -190,6 +203,9 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
     found.extend(annotations.map(|id| (Reference::Annotations, id)));
     found.extend(partitions.map(|id| (Reference::Partitions, id)));
     push_gpu(gpu.as_ref(), &mut found);
+    for (index, state) in states.iter().enumerate() {
+        push_state(index, state, &mut found);
+    }
     found
 }
 
@@ -204,6 +220,21 @@ fn push_gpu(gpu: Option<&GpuPart>, found: &mut Vec<(Reference, SectionId)>) {
             shapes: _,
         } = module;
         found.push((Reference::GpuModule(index), *section));
+    }
+}
+
+fn push_state(index: usize, state: &BakedState, found: &mut Vec<(Reference, SectionId)>) {
+    let BakedState {
+        name: _,
+        beginning,
+        form: _,
+        page_tokens: _,
+        tokens: _,
+        pages,
+    } = state;
+    found.push((Reference::StateBeginning(index), *beginning));
+    for (number, page) in pages.iter().enumerate() {
+        found.push((Reference::StatePage(index, number), *page));
     }
 }
 
@@ -273,6 +304,10 @@ pub(crate) fn label(manifest: &Manifest, id: SectionId) -> String {
             || "nothing refers to it".to_owned(),
             |(reference, _)| reference.label(manifest),
         )
+}
+
+fn state_name(manifest: &Manifest, state: usize) -> &str {
+    manifest.states.get(state).map_or("?", |state| &state.name)
 }
 
 fn variant_label(manifest: &Manifest, kernel: usize, variant: usize, what: &str) -> String {

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use heg_spec::NpuPlatform;
 
-use crate::manifest::{Blob, Manifest};
+use crate::content_id::SectionId;
+use crate::manifest::{BakedState, Blob, Manifest, Section};
 use crate::parts;
 
 /// Platforms that a bundle has blobs for, ascending.
@@ -38,6 +39,23 @@ pub fn without_answers(manifest: &Manifest) -> Manifest {
     }
     parts::sort_sections(&mut rest);
     rest
+}
+
+/// Returns the manifest of a bundle with a baked state, in place of one of the same name if there is one. `sections` are
+/// those that the state refers to; the rest is as in [`slice()`].
+pub fn with_state(manifest: &Manifest, state: BakedState, sections: &[Section]) -> Manifest {
+    let mut baked = manifest.clone();
+    baked.states.retain(|known| known.name != state.name);
+    baked.states.push(state);
+    baked.states.sort_by(|a, b| a.name.cmp(&b.name));
+    let known: BTreeSet<SectionId> = baked.sections.iter().map(|section| section.id).collect();
+    let mut new: Vec<Section> = sections.to_vec();
+    new.retain(|section| !known.contains(&section.id));
+    new.sort_by_key(|section| section.id);
+    new.dedup();
+    baked.sections.append(&mut new);
+    parts::sort_sections(&mut baked);
+    baked
 }
 
 /// The needs of a platform's blobs, of compiler and driver: the record of the blob with the newest ELF layout, e.g.

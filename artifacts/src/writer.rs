@@ -5,6 +5,7 @@
 //! beside its target, is synced, and renamed: a full disk or a kill leaves the old bundle and, until the next run, at
 //! most a hidden file. The same manifest gives the same bytes.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -86,6 +87,53 @@ pub fn write_bundle(
     })?;
     progress(file_bytes);
     Ok(written(true))
+}
+
+/// Writes a bundle of the sections of another one and of `new` sections, given by their bytes, as [`write_bundle`] does.
+/// `path` may be the other one's. What is copied is hashed, unless it is known to be right.
+///
+/// Errors: [`Error::InvalidManifest`]; [`Error::NoSuchSection`] if neither has a listed section; [`Error::Corrupt`] if
+/// one of the other bundle's is damaged; [`Error::ObjectLength`], [`Error::TooLarge`], [`Error::Io`].
+pub fn write_amended(
+    path: &Path,
+    manifest: &Manifest,
+    bundle: &Bundle,
+    new: &[Vec<u8>],
+    progress: &dyn Fn(u64),
+) -> Result<Written, Error> {
+    let mut manifest = manifest.clone();
+    sort_sections(&mut manifest);
+    let head = BundleHead::of(manifest)?;
+    let (manifest, file_bytes) = (head.manifest(), head.file_bytes());
+    let new: BTreeMap<SectionId, &[u8]> = new
+        .iter()
+        .map(|bytes| (SectionId::of(bytes), bytes.as_slice()))
+        .collect();
+    remove_stale(folder_of(path), &temporary_prefix(path))?;
+    let rewritten = !is_written(path, head.bytes(), file_bytes) || !is_whole(path);
+    if rewritten {
+        write_file(path, head.bytes(), file_bytes, |output| {
+            for (section, extent) in manifest.sections.iter().zip(head.extents()) {
+                output.fill_to(extent.offset)?;
+                let bytes = match new.get(&section.id) {
+                    Some(bytes) => bytes,
+                    None => bundle.section(section.id)?,
+                };
+                check_length(manifest, *section, bytes.len() as u64)?;
+                for step in bytes.chunks(STEP_BYTES as usize) {
+                    progress(output.bytes);
+                    output.write(step)?;
+                }
+            }
+            output.fill_to(file_bytes)
+        })?;
+    }
+    progress(file_bytes);
+    Ok(Written {
+        bytes: file_bytes,
+        manifest_id: head.manifest_id(),
+        rewritten,
+    })
 }
 
 /// The manifest's text.

@@ -267,6 +267,7 @@ impl<'a> Assembly<'a> {
             annotations: None,
             partitions: None,
             gpu: parts.gpu,
+            states: Vec::new(),
             provenance: parts.provenance,
             sections: self.sections,
         })

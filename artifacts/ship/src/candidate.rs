@@ -188,6 +188,8 @@ fn is_kernel(reference: Reference) -> bool {
         | Reference::WeightScales(_)
         | Reference::WeightCentres(_)
         | Reference::Blob(..)
+        | Reference::StateBeginning(_)
+        | Reference::StatePage(..)
         | Reference::Answer(..) => false,
     }
 }

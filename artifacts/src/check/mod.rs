@@ -13,6 +13,7 @@ mod gpu;
 mod kernels;
 mod model;
 mod sections;
+mod states;
 mod uses;
 
 use std::fmt::Display;
@@ -41,6 +42,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
         annotations: _,
         partitions: _,
         gpu,
+        states: _,
         provenance,
         sections: _,
     } = manifest;
@@ -56,6 +58,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
     uses::check_layers(layers, manifest)?;
     uses::check_head(head, manifest)?;
     gpu::check_gpu(gpu.as_ref(), &lengths)?;
+    states::check_states(manifest, &lengths)?;
     answers::check_answers(known_answers.as_ref(), manifest, &lengths)
 }
 

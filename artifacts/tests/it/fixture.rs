@@ -42,6 +42,20 @@ fn version_1_opens() {
 }
 
 #[test]
+fn version_1_opens_with_baked_states() {
+    let bytes = tiny::bundle_bytes(&Plan {
+        states: vec![("mail", 3), ("notes", 2)],
+        ..Plan::default()
+    });
+    check("testdata/v1/baked.heg", &bytes);
+    let bundle = Bundle::open(in_crate("testdata/v1/baked.heg")).unwrap();
+    bundle.verify(std::num::NonZero::<usize>::MIN).unwrap();
+    let states = &bundle.manifest().states;
+    let pages = [states[0].pages.len(), states[1].pages.len()];
+    assert_eq!((states[0].name.as_str(), pages), ("mail", [3, 2]));
+}
+
+#[test]
 fn the_format_page_shows_this_header() {
     let bytes = tiny::bundle_bytes(&Plan::default());
     let page = fs::read_to_string(in_crate("FORMAT.md")).unwrap();

@@ -18,6 +18,7 @@ mod reject;
 mod reject_gpu;
 mod reject_groups;
 mod reject_manifest;
+mod reject_states;
 mod store;
 mod tiny;
 mod view;

@@ -2,8 +2,8 @@
 
 use heg_artifacts::manifest::{Blob, Manifest};
 use heg_artifacts::{
-    BLOCK_BYTES, Bundle, BundleHead, Error, FilePart, HEAD_PART, SectionBlocks, list_bytes,
-    npu_needs, platforms, slice,
+    BLOCK_BYTES, Bundle, BundleHead, Error, FilePart, HEAD_PART, SectionBlocks, computation_id,
+    list_bytes, npu_needs, platforms, slice,
 };
 use heg_spec::NpuPlatform;
 
@@ -50,10 +50,51 @@ fn parts_of_the_tiny_bundle() {
     insta::assert_snapshot!("parts", table(&head(&Plan::default()).parts()));
 }
 
+/// A plan with two baked states, whose first pages are the same.
+fn with_states() -> Plan {
+    Plan {
+        states: vec![("mail", 3), ("notes", 2)],
+        ..Plan::default()
+    }
+}
+
+#[test]
+fn a_state_is_a_part_behind_all_others() {
+    insta::assert_snapshot!("state parts", table(&head(&with_states()).parts()));
+}
+
+/// A state that is baked into a bundle is a new head and a new part, and where it goes the rest is what it was.
+#[test]
+fn a_new_state_is_its_part() {
+    let one = Plan {
+        states: vec![("mail", 3)],
+        ..Plan::default()
+    };
+    let mut known = Vec::new();
+    let mut sent = Vec::new();
+    for plan in [Plan::default(), one.clone(), with_states(), one] {
+        let head = head(&plan);
+        let new = head.parts().into_iter();
+        let new: Vec<FilePart> = new.filter(|part| !known.contains(&part.id)).collect();
+        known.extend(new.iter().map(|part| part.id));
+        let names: Vec<String> = new.into_iter().map(|part| part.name).collect();
+        sent.push(names.join(" "));
+    }
+    assert_eq!(sent[1..], ["head state-mail", "head state-notes", ""]);
+    let manifest = |plan: &Plan| head(plan).manifest().clone();
+    let computed = |plan: &Plan| computation_id(&manifest(plan)).unwrap();
+    assert_eq!(computed(&Plan::default()), computed(&with_states()));
+    let other = Plan {
+        layers: 3,
+        ..Plan::default()
+    };
+    assert_ne!(computed(&Plan::default()), computed(&other));
+}
+
 /// One behind the other they are the file, and each has sections of its own.
 #[test]
 fn parts_cover_the_file() {
-    let head = head(&Plan::default());
+    let head = head(&with_states());
     let (mut byte, mut section) = (0, 0);
     for part in head.parts() {
         assert_eq!((part.range.start, part.sections.start), (byte, section));

@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use heg_artifacts::{Bundle, Manifest, RecipeKey, Section, Store, slice, write_bundle};
+use heg_artifacts::{
+    Bundle, Manifest, RecipeKey, Section, Store, computation_id, slice, write_bundle,
+};
 use heg_spec::NpuPlatform;
 use proptest::prelude::*;
 
@@ -20,11 +22,16 @@ fn plans() -> impl Strategy<Value = Plan> {
     );
     let chunks = prop::collection::btree_set(1..2000_u32, 0..4);
     let texts = ("\\PC{1,12}", prop::option::of(any::<String>()));
-    (dimensions, chunks, texts, -1e30_f32..1e30).prop_map(
-        |(dimensions, chunks, (name, text), embedding_scale)| {
+    // Pages have four tokens each, and a state leaves room for one more.
+    let states = (0..4_u32, 0..4_u32);
+    (dimensions, chunks, texts, -1e30_f32..1e30, states).prop_map(
+        |(dimensions, chunks, (name, text), embedding_scale, (first, second))| {
             let (layers, hidden, kv_heads, heads_per_kv, rotary, vocab, context_tokens) =
                 dimensions;
             let chunk_tokens = chunks.into_iter().collect();
+            let pages_max = (context_tokens - 1) / 4;
+            let states = [("a", first.min(pages_max)), ("b", second.min(pages_max))];
+            let states = states.into_iter().filter(|(_, pages)| *pages > 0).collect();
             Plan {
                 name,
                 layers,
@@ -37,6 +44,7 @@ fn plans() -> impl Strategy<Value = Plan> {
                 chunk_tokens,
                 embedding_scale,
                 text,
+                states,
             }
         },
     )
@@ -61,6 +69,11 @@ proptest! {
         let bytes = write(&manifest, &store, first.path());
         let bundle = tiny::verify(&bytes).unwrap();
         prop_assert_eq!(bundle.manifest(), &slice(&manifest, Some(NpuPlatform::NPU3720)));
+        // Neither states nor blobs change what programs compute.
+        let bare = Plan { states: Vec::new(), ..plan };
+        let (_, without) = tiny::stored(&bare, second.path());
+        let computed = computation_id(&manifest).unwrap();
+        prop_assert_eq!(computed, computation_id(&slice(&without, None)).unwrap());
         let copies = Store::open(second.path().join("store")).unwrap();
         for section in &manifest.sections {
             prop_assert_eq!(copies.put_bytes(bundle.section(section.id).unwrap()).unwrap(), *section);

@@ -6,9 +6,9 @@ use heg_artifacts::{Manifest, SectionId, write_bundle};
 use crate::tiny::{self, Plan};
 
 /// Breaks a manifest and returns the error of writing it. Reading shares the check: see `reject::readers_check_too`.
-fn refuse(damage: impl FnOnce(&mut Manifest)) -> String {
+fn refuse(plan: &Plan, damage: impl FnOnce(&mut Manifest)) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let (store, mut manifest) = tiny::stored(&Plan::default(), folder.path());
+    let (store, mut manifest) = tiny::stored(plan, folder.path());
     damage(&mut manifest);
     let path = folder.path().join("bundle.heg");
     let error = write_bundle(&path, &manifest, &store, &|_| {})
@@ -22,7 +22,12 @@ fn refuse(damage: impl FnOnce(&mut Manifest)) -> String {
 
 /// Tests one rule: `damage` breaks it; `expected` is the message without its common start.
 pub(crate) fn check(expected: &str, damage: impl FnOnce(&mut Manifest)) {
-    assert_eq!(refuse(damage), expected);
+    check_plan(&Plan::default(), expected, damage);
+}
+
+/// The same of a plan's manifest.
+pub(crate) fn check_plan(plan: &Plan, expected: &str, damage: impl FnOnce(&mut Manifest)) {
+    assert_eq!(refuse(plan, damage), expected);
 }
 
 #[test]
@@ -98,7 +103,8 @@ fn sections() {
     check(&format!("`sections[1].id` {expected}"), |manifest| {
         manifest.sections.insert(1, Section { id, bytes: 3 });
     });
-    let message = refuse(|manifest| manifest.sections.push(manifest.sections[0]));
+    let twice = |manifest: &mut Manifest| manifest.sections.push(manifest.sections[0]);
+    let message = refuse(&Plan::default(), twice);
     assert!(
         message.ends_with("once more, expected every section once"),
         "{message}"

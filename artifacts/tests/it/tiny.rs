@@ -6,7 +6,7 @@ use std::path::Path;
 
 use heg_artifacts::manifest::*;
 use heg_artifacts::{Bundle, Error, Manifest, Section, SectionId, Store, write_bundle};
-use heg_spec::{DeviceClass, Group, NpuPlatform, WeightForm};
+use heg_spec::{Activations, DeviceClass, Group, NpuPlatform, WeightForm};
 
 /// The properties of a bundle to be made.
 #[derive(Debug, Clone)]
@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) chunk_tokens: Vec<u32>,
     pub(crate) embedding_scale: f32,
     pub(crate) text: Option<String>,
+    /// Baked states: names, and pages of each.
+    pub(crate) states: Vec<(&'static str, u32)>,
 }
 
 impl Default for Plan {
@@ -39,6 +41,7 @@ impl Default for Plan {
             chunk_tokens: vec![4, 16],
             embedding_scale: 1.0,
             text: Some("{{ messages }}".to_owned()),
+            states: Vec::new(),
         }
     }
 }
@@ -160,6 +163,9 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
     let text = text(plan, &mut maker)?;
     let literals = maker.section(b"literals")?;
     let annotations = maker.section(b"annotations")?;
+    let states = plan.states.iter();
+    let states = states.map(|(name, pages)| state(plan, &mut maker, name, *pages));
+    let states = states.collect::<Result<_, _>>()?;
     Ok(Manifest {
         revision: MANIFEST_REVISION,
         model: Model {
@@ -191,6 +197,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         annotations: Some(annotations),
         partitions: None,
         gpu: None,
+        states,
         provenance: Provenance {
             compiler: "0.1.0".to_owned(),
             openvino: "2026.4.1".to_owned(),
@@ -243,6 +250,36 @@ fn text(plan: &Plan, maker: &mut Maker) -> Result<Text, Error> {
         chat_template: Some(maker.section(template.as_bytes())?),
         special_tokens: [("bos_token".to_owned(), format!("<{template}>"))].into(),
         eos_ids: vec![0, plan.vocab - 1],
+    })
+}
+
+/// Tokens of a page of a baked state.
+const PAGE_TOKENS: u32 = 4;
+
+/// A baked state. States have their first pages in common.
+fn state(plan: &Plan, maker: &mut Maker, name: &str, pages: u32) -> Result<BakedState, Error> {
+    let half = u64::from(PAGE_TOKENS * 2 * plan.rotary * plan.kv_heads) * 2;
+    let bytes = STATE_HEAD_BYTES + 2 * u64::from(plan.layers) * half;
+    let page = |page| match page + 1 == pages {
+        true => noise(&format!("{name} page {page}"), bytes),
+        false => noise(&format!("page {page}"), bytes),
+    };
+    let beginning =
+        maker.section(format!("{{\"messages\": [], \"of\": \"{name}\"}}").as_bytes())?;
+    let sections = (0..pages).map(|at| maker.section(&page(at)));
+    Ok(BakedState {
+        name: name.to_owned(),
+        beginning,
+        form: StateForm {
+            arithmetic: 1,
+            activations: Activations::I8,
+            kv_cache: ElementType::Bf16,
+        },
+        page_tokens: PAGE_TOKENS,
+        tokens: (0..PAGE_TOKENS * pages)
+            .map(|token| token % plan.vocab)
+            .collect(),
+        pages: sections.collect::<Result<_, _>>()?,
     })
 }
 

@@ -5,7 +5,10 @@ use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 
-use heg_artifacts::{Bundle, Error, Reference, SectionId, Store, references, slice, write_bundle};
+use heg_artifacts::{
+    Bundle, Error, Reference, Section, SectionId, Store, references, slice, with_state,
+    write_amended, write_bundle,
+};
 use heg_spec::NpuPlatform;
 
 use crate::tiny::{self, Plan};
@@ -276,4 +279,58 @@ fn sections_have_names_for_people() {
         Reference::WeightValues(9).label(&manifest),
         "weight `?` values"
     );
+}
+
+/// States that are baked one after the other give the bundle that has them from the start; a name is baked again in place
+/// of the one before, and no section of that stays.
+#[test]
+fn states_are_added_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |states: Vec<(&'static str, u32)>| Plan {
+        states,
+        ..Plan::default()
+    };
+    let path = folder.path().join("bundle.heg");
+    let plain = tiny::bundle_bytes(&Plan::default());
+    fs::write(&path, &plain).unwrap();
+    let steps = [
+        (vec![("mail", 3)], "mail"),
+        (vec![("mail", 3), ("a", 2)], "a"),
+        (vec![("mail", 1), ("a", 2)], "mail"),
+    ];
+    for (mut states, name) in steps {
+        states.sort_unstable();
+        let expected = tiny::bundle_bytes(&with(states));
+        let wanted = Bundle::from_bytes(&expected).unwrap();
+        let state = wanted.manifest().states.iter();
+        let state = state.clone().find(|state| state.name == name).unwrap();
+        let of_state = [state.beginning].into_iter().chain(state.pages.clone());
+        let new: Vec<Vec<u8>> = of_state
+            .map(|id| wanted.section(id).unwrap().to_vec())
+            .collect();
+        let sections: Vec<Section> = new
+            .iter()
+            .map(|bytes| Section {
+                id: SectionId::of(bytes),
+                bytes: bytes.len() as u64,
+            })
+            .collect();
+        let before = Bundle::open(&path).unwrap();
+        let manifest = with_state(before.manifest(), state.clone(), &sections);
+        for rewritten in [true, false] {
+            let written = write_amended(&path, &manifest, &before, &new, &|_| ()).unwrap();
+            assert_eq!(written.rewritten, rewritten);
+            assert_eq!(written.manifest_id, wanted.manifest_id());
+        }
+        assert!(fs::read(&path).unwrap() == expected, "{name}");
+        let without = write_amended(&path, &manifest, &before, &[], &|_| ());
+        assert!(without.is_ok(), "it is there already");
+    }
+    // Where a section is missing, nothing is left of the file.
+    let bundle = Bundle::from_bytes(&plain).unwrap();
+    let states = Bundle::open(&path).unwrap();
+    let other = folder.path().join("other.heg");
+    let missing = write_amended(&other, states.manifest(), &bundle, &[], &|_| ());
+    assert!(matches!(missing, Err(Error::NoSuchSection { .. })));
+    assert_eq!(names(folder.path()), ["bundle.heg"]);
 }

@@ -63,6 +63,7 @@ pub(crate) fn manifest() -> Manifest {
         annotations: None,
         partitions: None,
         gpu: None,
+        states: Vec::new(),
         provenance: Provenance {
             compiler: "0.1.0".to_owned(),
             openvino: "2026.4.1".to_owned(),

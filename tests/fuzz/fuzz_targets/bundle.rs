@@ -9,6 +9,7 @@
 
 use std::num::NonZero;
 
+use heg_artifacts::manifest::{BakedState, STATE_HEAD_BYTES};
 use heg_artifacts::{Bundle, Error, SectionId, layout, references};
 use libfuzzer_sys::fuzz_target;
 
@@ -62,6 +63,22 @@ fn use_bundle(bytes: &[u8]) {
     }
     for (_, id) in references(manifest) {
         bundle.section_unverified(id).expect("references are valid");
+    }
+    for state in &manifest.states {
+        let tokens = state.pages.len() * state.page_tokens as usize;
+        assert_eq!(state.tokens.len(), tokens);
+        assert!(tokens < manifest.model.context_tokens as usize);
+        assert!(
+            state
+                .tokens
+                .iter()
+                .all(|token| *token < manifest.model.vocab)
+        );
+        assert!(BakedState::is_name(&state.name));
+        for page in &state.pages {
+            let page = bundle.section_unverified(*page).expect("pages are valid");
+            assert!(page.len() as u64 > STATE_HEAD_BYTES);
+        }
     }
     for layer in &manifest.layers {
         for place in [&layer.qkv, &layer.mha, &layer.ffn, &manifest.head] {

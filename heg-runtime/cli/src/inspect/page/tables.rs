@@ -317,6 +317,7 @@ fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
         Reference::Annotations => (8, "annotations"),
         Reference::Partitions => (9, "partitions"),
         Reference::GpuModule(_) => (10, "GPU modules"),
+        Reference::StateBeginning(_) | Reference::StatePage(..) => (11, "baked states"),
     };
     (order, name.to_owned())
 }

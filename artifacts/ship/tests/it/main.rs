@@ -16,4 +16,5 @@ mod lying;
 mod mirrors;
 mod real;
 mod signed;
+mod states;
 mod world;

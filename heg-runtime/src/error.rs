@@ -104,6 +104,31 @@ pub enum RuntimeError {
         /// Vocabulary size of the model that it is compared with.
         against: u32,
     },
+    /// Too few tokens to bake: a state has whole pages.
+    #[error(
+        "conversations have their first {tokens} tokens in common, expected at least {expected}: the system message is too \
+         short to be baked, or the chat template does not put it first"
+    )]
+    ShortBeginning {
+        /// Tokens in common.
+        tokens: usize,
+        /// Tokens of a page.
+        expected: usize,
+    },
+    /// This machine computes keys and values that others could not go on behind.
+    #[error("states cannot be baked here: {why}; use CPU programs (`--soc host-cpu`)")]
+    NoStateForm {
+        /// The reason.
+        why: String,
+    },
+    /// The messages of a baked state cannot be read.
+    #[error("state `{state}` has messages that cannot be read")]
+    Beginning {
+        /// The state.
+        state: String,
+        /// The fault.
+        source: serde_json::Error,
+    },
     /// The bundle has no tokenizer, or no chat template, and the request needs one.
     #[error("the bundle has no {missing}; {hint}")]
     NoText {
@@ -158,12 +183,15 @@ impl RuntimeError {
             Self::Modules { .. }
             | Self::Partitions(_)
             | Self::WrongAnswers { .. }
+            | Self::Beginning { .. }
             | Self::TextSide { .. } => ExitStatus::Incompatible,
             Self::Spec(_)
             | Self::PassageToken { .. }
             | Self::NothingToScore { .. }
             | Self::Vocabularies { .. }
             | Self::NoText { .. }
+            | Self::ShortBeginning { .. }
+            | Self::NoStateForm { .. }
             | Self::Text(_) => ExitStatus::Input,
         }
     }

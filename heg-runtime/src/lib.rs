@@ -25,6 +25,7 @@
 //! compiler nor its inputs: all it knows of a model is in the bundle.
 
 pub mod auto;
+mod bake;
 pub mod energy;
 mod error;
 pub mod fit;
@@ -34,6 +35,7 @@ pub mod score;
 mod spec_file;
 pub mod verified;
 
+pub use bake::{Baking, Beginning, bake};
 pub use error::RuntimeError;
 pub use heg_engine as engine;
 pub use heg_engine::{EngineError, FinishReason, history};

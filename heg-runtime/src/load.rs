@@ -171,7 +171,7 @@ impl Loaded {
     }
 
     /// Copies a section, so that the parsed bytes are those that were hashed.
-    fn section(&self, id: SectionId) -> Result<Vec<u8>, RuntimeError> {
+    pub(crate) fn section(&self, id: SectionId) -> Result<Vec<u8>, RuntimeError> {
         self.bundle
             .section_copy(id)
             .map_err(|source| RuntimeError::Bundle {

@@ -116,8 +116,8 @@ HEG_API int32_t heg_next(const heg_answer *answer, int64_t patience_ms, const ch
 HEG_API void heg_cancel(const heg_answer *answer);
 
 /* Tells of an answer that is over, as JSON: finish_reason ("stop", "length", "cancelled", "deadline", "shed", "failed"),
-   text, token_ids, tool_calls (if tools were offered), prompt_tokens, reused_tokens, kept_tokens, queued_ms, ttft_ms,
-   decode_ms, and counts of drafts. Free the text by heg_text_free. */
+   text, token_ids, tool_calls (if tools were offered), prompt_tokens, reused_tokens, kept_tokens, baked_tokens (from the
+   bundle), queued_ms, ttft_ms, decode_ms, and counts of drafts. Free the text by heg_text_free. */
 HEG_API int32_t heg_ending(const heg_answer *answer, char **json, heg_error **error);
 
 /* Frees an answer; NULL is ignored. If it goes on it is cancelled; if it has a listener, that has been called for the last

@@ -316,8 +316,8 @@ pub unsafe extern "C" fn heg_cancel(answer: *const AnswerHandle) {
 }
 
 /// Tells of an answer that is over, as JSON: finish_reason ("stop", "length", "cancelled", "deadline", "shed", "failed"),
-/// text, token_ids, tool_calls (if tools were offered), prompt_tokens, reused_tokens, kept_tokens, queued_ms, ttft_ms,
-/// decode_ms, and counts of drafts. Free the text by heg_text_free.
+/// text, token_ids, tool_calls (if tools were offered), prompt_tokens, reused_tokens, kept_tokens, baked_tokens (from the
+/// bundle), queued_ms, ttft_ms, decode_ms, and counts of drafts. Free the text by heg_text_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn heg_ending(
     answer: *const AnswerHandle,

@@ -64,6 +64,10 @@ pub(crate) fn status(opened: &OpenedBundle) -> Result<Value, InterfaceError> {
             "trouble": kept.trouble,
         })
     });
+    let baked = status.baked.map(|baked| {
+        let tokens: u64 = baked.read_tokens.iter().map(|(_, tokens)| tokens).sum();
+        json!({"found": baked.found, "read_tokens": tokens, "trouble": baked.trouble})
+    });
     Ok(json!({
         "health": health,
         "why": why,
@@ -79,6 +83,7 @@ pub(crate) fn status(opened: &OpenedBundle) -> Result<Value, InterfaceError> {
         "accepted_tokens": status.accepted_tokens,
         "finished": status.finished,
         "kept": kept,
+        "baked": baked,
         "not_kept": opened.engine.not_kept(),
         "descents": summary(&opened.engine.descents()),
     }))
@@ -95,6 +100,7 @@ pub(crate) fn ending(ended: &Ended<'_>) -> Value {
         "prompt_tokens": ended.prompt_tokens,
         "reused_tokens": ending.reused_tokens,
         "kept_tokens": ending.kept_tokens,
+        "baked_tokens": ending.baked_tokens,
         "queued_ms": ms(ending.queued),
         "ttft_ms": ms(ending.ttft),
         "decode_ms": ms(ending.decode),

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use heg_runtime::engine::{Ending, Engine, Request, Update};
-use heg_runtime::{EngineError, FinishReason, RuntimeError};
+use heg_runtime::{Beginning, EngineError, FinishReason, RuntimeError};
 use heg_sched::{Finish, FlowId};
 use heg_text::{ChatTemplate, Conversation, Message, SamplingParams, TextStream, Tokenizer};
 use serde::Serialize;
 
+use crate::bake::Choice;
 use crate::failure::unfinished;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::terminal::shown;
@@ -23,8 +24,10 @@ pub(crate) struct Arguments {
     machine: Machine,
     #[command(flatten)]
     sampling: Sampling,
+    #[command(flatten)]
+    baked: Choice,
     /// System message that begins the conversation
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "state")]
     system: Option<String>,
     /// Most tokens per answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
@@ -63,20 +66,25 @@ struct Turn<'a> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
-    let engine = arguments
-        .machine
-        .engine(arguments.machine.loader(&loaded)?, arguments.speculate)?;
-    let system: Vec<Message> = arguments
-        .system
-        .iter()
-        .map(|text| Message::new("system", text.as_str()))
-        .collect();
+    let how = (arguments.speculate, arguments.baked.states());
+    let machine = &arguments.machine;
+    let engine = machine.engine(machine.loader(&loaded)?, how)?;
+    let beginning = arguments.baked.beginning(&loaded)?;
+    let (system, tools) = beginning.map_or_else(
+        || {
+            let system = arguments.system.iter();
+            let system = system.map(|text| Message::new("system", text.as_str()));
+            (system.collect(), Vec::new())
+        },
+        |Beginning { messages, tools }| (messages, tools),
+    );
     let mut chat = Chat {
         flow: engine.new_flow(),
         engine,
         tokenizer: Arc::new(loaded.tokenizer()?),
         template: loaded.chat_template()?,
         messages: system.clone(),
+        tools,
         tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
         sampling,
         output: match arguments.json {
@@ -113,6 +121,8 @@ struct Chat {
     tokenizer: Arc<Tokenizer>,
     template: ChatTemplate,
     messages: Vec<Message>,
+    /// The tools that the conversation offers.
+    tools: Vec<serde_json::Value>,
     tokens_max: u32,
     sampling: SamplingParams,
     output: Output,
@@ -143,6 +153,7 @@ impl Chat {
     fn prompt(&self) -> Result<Vec<u32>, RuntimeError> {
         let conversation = Conversation {
             messages: self.messages.clone(),
+            tools: self.tools.clone(),
             add_generation_prompt: true,
             ..Conversation::default()
         };
@@ -249,6 +260,7 @@ mod tests {
             error: None,
             reused_tokens: 44,
             kept_tokens: 0,
+            baked_tokens: 0,
             queued: Duration::ZERO,
             ttft: Duration::from_millis(25),
             decode: Duration::from_millis(30),

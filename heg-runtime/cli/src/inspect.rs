@@ -13,7 +13,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use heg_artifacts::manifest::{Binding, Kernel, Manifest};
+use heg_artifacts::SectionId;
+use heg_artifacts::manifest::{BakedState, Binding, Kernel, Manifest};
 use heg_runtime::Loaded;
 use heg_spec::Group;
 use programs::View;
@@ -131,7 +132,33 @@ fn describe(manifest: &Manifest, bytes: usize) -> String {
         text.push_str(&kernel_line(manifest, index, kernel));
     }
     text.push('\n');
+    for state in &manifest.states {
+        text.push_str(&state_line(state, state_bytes(manifest, state)));
+    }
     text
+}
+
+/// Bytes of a state's sections; other states may have some of them too.
+fn state_bytes(manifest: &Manifest, state: &BakedState) -> u64 {
+    let is_of_it = |id: &SectionId| *id == state.beginning || state.pages.contains(id);
+    let sections = manifest.sections.iter();
+    let sections = sections.filter(|section| is_of_it(&section.id));
+    sections.map(|section| section.bytes).sum()
+}
+
+/// Describes a baked state: its tokens, bytes and numeric form.
+pub(crate) fn state_line(state: &BakedState, bytes: u64) -> String {
+    let form = state.form;
+    format!(
+        "state     {}: {} tokens in {} pages, {}; {:?} activations, {:?} keys and values, arithmetic {}\n",
+        state.name,
+        state.tokens.len(),
+        state.pages.len(),
+        with_unit(bytes as f64, "B"),
+        form.activations,
+        form.kv_cache,
+        form.arithmetic,
+    )
 }
 
 fn kernel_line(manifest: &Manifest, index: usize, kernel: &Kernel) -> String {

@@ -3,6 +3,7 @@
 //! Parses arguments, calls the library, renders results and errors. Exit status: 0 fine, 1 a check found
 //! something, 2 the user's input, 3 the bundle does not fit this host or is damaged, 4 environment, 70 a bug.
 
+mod bake;
 mod bench;
 mod bench_serve;
 mod chat;
@@ -50,6 +51,8 @@ enum Command {
     Chat(chat::Arguments),
     /// Serve the model to many clients at once over OpenAI's API
     Serve(serve::Arguments),
+    /// Read once what conversations begin with, and write a bundle that has it
+    Bake(bake::Arguments),
     /// Show or remove what `heg serve` has kept of prompts for later runs
     State(state::Arguments),
     /// Show what a bundle holds
@@ -96,7 +99,7 @@ impl Command {
             Self::Serve(_) => true,
             Self::BenchServe(_) | Self::Score(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
-            Self::State(_) | Self::Explain(_) => false,
+            Self::Bake(_) | Self::State(_) | Self::Explain(_) => false,
             Self::TextWorker | Self::GpuExaminer { .. } | Self::Pages { .. } => false,
             #[cfg(feature = "ship")]
             Self::Ship(_) => false,
@@ -141,6 +144,7 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Run(arguments) => run::run(arguments, started),
         Command::Chat(arguments) => chat::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Bake(arguments) => bake::run(arguments),
         Command::State(arguments) => state::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),

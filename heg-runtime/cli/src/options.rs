@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use heg_artifacts::plain::escape;
 use heg_files::OwnFolder;
 use heg_runtime::auto::{self, ChosenDevices};
-use heg_runtime::engine::{Engine, EngineOptions, Speculation};
+use heg_runtime::engine::{Engine, EngineOptions, Speculation, StateChoice};
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
 use heg_runtime::{Descent, Loaded, RuntimeError, read_policy, read_soc, summary, verified};
 use heg_spec::{Isa, Soc};
@@ -121,10 +121,15 @@ impl Machine {
     pub(crate) fn engine(
         &self,
         loader: Loader,
-        speculate: Speculate,
+        (speculate, baked): (Speculate, StateChoice),
     ) -> Result<Engine, RuntimeError> {
-        let options = self.executor_options();
-        Ok(Engine::start_single(loader, options, speculate.into())?)
+        let options = EngineOptions {
+            exec: self.executor_options(),
+            speculation: speculate.into(),
+            baked,
+            ..EngineOptions::default()
+        };
+        Ok(Engine::start_single_with(loader, options)?)
     }
 
     /// Starts an engine with a policy, if one is given; else one for one request at a time.
@@ -132,14 +137,15 @@ impl Machine {
         &self,
         policy: Option<&str>,
         loader: Loader,
-        speculate: Speculate,
+        (speculate, baked): (Speculate, StateChoice),
     ) -> Result<Engine, RuntimeError> {
         let Some(policy) = policy else {
-            return self.engine(loader, speculate);
+            return self.engine(loader, (speculate, baked));
         };
         let options = EngineOptions {
             exec: self.executor_options(),
             speculation: speculate.into(),
+            baked,
             ..EngineOptions::default()
         };
         Ok(Engine::start(loader, read_policy(policy)?, options)?)

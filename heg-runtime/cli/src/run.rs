@@ -12,7 +12,7 @@ use clap::Args;
 use heg_runtime::energy::EnergyMeter;
 use heg_runtime::engine::{EndTokens, Engine, Request, ScopeId, Status, Update};
 use heg_runtime::exec::Loader;
-use heg_runtime::{Descent, EngineError, FinishReason, Loaded, RuntimeError};
+use heg_runtime::{Beginning, Descent, EngineError, FinishReason, Loaded, RuntimeError};
 use heg_sched::Finish;
 use heg_text::{
     AnswerText, Conversation, Message, Restriction, Said, Special, TextStream, Tokenizer, ToolCall,
@@ -20,6 +20,7 @@ use heg_text::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::bake::Choice;
 use crate::failure::{input, unfinished};
 use crate::form::Form;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
@@ -37,6 +38,8 @@ pub(crate) struct Arguments {
     prompt: Prompt,
     #[command(flatten)]
     form: Form,
+    #[command(flatten)]
+    baked: Choice,
     /// How two devices run kernels: `heterollm-tensor`, `heterollm-layer`, another shipped policy or a .ron file [default: each
     /// kernel on the best device for it]
     #[arg(long, value_name = "POLICY")]
@@ -62,7 +65,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     ignore_eos: bool,
     /// Print one JSON object: prompt_tokens, token_ids, text, tool_calls (if tools are offered), finish_reason,
-    /// ttft_ms, tpot_ms, steps, drafted_tokens, accepted_tokens, descents
+    /// ttft_ms, tpot_ms, steps, drafted_tokens, accepted_tokens, baked_tokens, descents
     #[arg(long)]
     json: bool,
     /// Print timings to standard error
@@ -89,7 +92,7 @@ struct Prompt {
     #[command(flatten)]
     source: PromptSource,
     /// System message that comes before the prompt
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "messages", "prompt_ids"])]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "messages", "prompt_ids", "state"])]
     system: Option<String>,
     /// Apply no chat template
     #[arg(long, conflicts_with = "messages")]
@@ -131,6 +134,8 @@ struct Report<'a> {
     drafted_tokens: u64,
     /// Number of drafted tokens that became part of the answer.
     accepted_tokens: u64,
+    /// Number of the prompt's tokens that came from a state of the bundle.
+    baked_tokens: u64,
     /// Kernels that do not run on their best device, with the reasons.
     descents: &'a [Descent],
 }
@@ -152,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
         Err(error) => return Err(error.into()),
     };
-    let conversation = arguments.prompt.conversation(&arguments.form)?;
+    let conversation = arguments.conversation(&loaded)?;
     let conversation = conversation.as_ref();
     let tokens = || {
         let prompt = &arguments.prompt;
@@ -185,13 +190,10 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     answer.finish()?;
     let status = engine.status()?;
     print_losses(&status);
+    arguments.baked.print_unused(&status, &engine);
     if arguments.json {
-        answer.print_json(
-            prompt_tokens,
-            reason,
-            &timing,
-            (&status, &engine.descents()),
-        )?;
+        let said = (&status, &engine.descents()[..]);
+        answer.print_json(prompt_tokens, reason, &timing, said)?;
     }
     if arguments.stats {
         for line in runs {
@@ -222,9 +224,15 @@ impl Arguments {
         path.map(|path| HistoryFile::read(path, loaded)).transpose()
     }
 
+    fn conversation(&self, loaded: &Loaded) -> anyhow::Result<Option<Conversation>> {
+        let beginning = self.baked.beginning(loaded)?;
+        self.prompt.conversation(&self.form, beginning)
+    }
+
     fn engine(&self, loader: Loader) -> Result<Engine, RuntimeError> {
         let policy = self.policy.as_deref();
-        self.machine.engine_by(policy, loader, self.speculate)
+        let how = (self.speculate, self.baked.states());
+        self.machine.engine_by(policy, loader, how)
     }
 
     /// Returns the tokens of the predicted answer.
@@ -314,7 +322,12 @@ impl Prompt {
         }
     }
 
-    fn conversation(&self, form: &Form) -> anyhow::Result<Option<Conversation>> {
+    /// Returns the conversation to answer, behind a beginning if there is one.
+    fn conversation(
+        &self,
+        form: &Form,
+        beginning: Option<Beginning>,
+    ) -> anyhow::Result<Option<Conversation>> {
         let (messages, tools) = if let Some(path) = &self.source.messages {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| input(format!("cannot read `{}`: {error}", path.display())))?;
@@ -322,16 +335,14 @@ impl Prompt {
                 .map_err(|error| input(format!("`{}`: {error}", path.display())))?;
             (file.messages, file.tools)
         } else if let Some(prompt) = &self.source.prompt {
-            let system = self
-                .system
-                .iter()
-                .map(|text| Message::new("system", text.as_str()));
-            (
-                system
-                    .chain([Message::new("user", prompt.as_str())])
-                    .collect(),
-                Vec::new(),
-            )
+            let system = self.system.iter();
+            let system = system.map(|text| Message::new("system", text.as_str()));
+            let (mut messages, tools) = match beginning {
+                Some(Beginning { messages, tools }) => (messages, tools),
+                None => (system.collect(), Vec::new()),
+            };
+            messages.push(Message::new("user", prompt.as_str()));
+            (messages, tools)
         } else {
             return Ok(None);
         };
@@ -432,6 +443,7 @@ impl Answer {
             steps: status.decode_steps,
             drafted_tokens: status.drafted_tokens,
             accepted_tokens: status.accepted_tokens,
+            baked_tokens: stats::baked_tokens(status),
             descents,
         };
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;

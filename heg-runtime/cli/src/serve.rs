@@ -22,8 +22,9 @@ use heg_spec::Policy;
 use heg_workload::TraceFile;
 
 use crate::TEXT_WORKER;
+use crate::bake::Choice;
 use crate::failure::input;
-use crate::options::{Machine, Speculate};
+use crate::options::{Machine, Speculate, print_descents};
 use crate::state::Keep;
 
 /// Arguments of `heg serve`.
@@ -48,6 +49,8 @@ pub(crate) struct Arguments {
     flash_mib: Option<u32>,
     #[command(flatten)]
     state: Keep,
+    #[command(flatten)]
+    baked: Choice,
     /// Bearer token that clients must present; better given as HEG_TOKEN, which no process list shows
     #[arg(long, value_name = "T")]
     token: Option<String>,
@@ -81,6 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
         state: arguments.state.folder()?.map(Arc::new),
         speculation: arguments.speculate.into(),
+        baked: arguments.baked.states(),
         observers: arguments.observers(&timeline)?,
         ..EngineOptions::default()
     };
@@ -90,6 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(why) = engine.not_kept() {
         eprintln!("note: keeps nothing of prompts: {}", escape(why));
     }
+    print_descents(engine.passed_states());
     let served = ServedModel::new(&loaded, engine, timeline, WorkerProgram::this(TEXT_WORKER))?;
     for address in server.addresses() {
         // Scripts wait for this line; a missing reader is no error.

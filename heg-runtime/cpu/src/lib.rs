@@ -26,6 +26,7 @@ mod platform;
 #[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]
 mod pool;
 mod product;
+mod revision;
 #[allow(unsafe_code, reason = "calls of kernels")]
 mod row_steps;
 mod rows;
@@ -47,3 +48,4 @@ pub use partner::{
 pub use placement::Placement;
 pub use pool::{HandOvers, PairWatch};
 pub use product::TILE_OUTPUTS;
+pub use revision::ARITHMETIC_REVISION;

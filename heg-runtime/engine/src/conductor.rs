@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use heg_spec::{Policy, bug};
 
+use super::baked::BakedStates;
 use super::descents::AllDescents;
 use super::drafts::Speculation;
 use super::flash::Outbox;
@@ -51,6 +52,8 @@ pub(super) struct Conductor {
     pub(super) warming: Option<Warming>,
     /// Kept state, if there is a folder for it, or why nothing is kept in it.
     pub(super) kept: Result<Option<KeptState>, String>,
+    /// The states of the bundle, if there are any.
+    pub(super) baked: Option<BakedStates>,
     /// Lanes whose kernels could not be prepared.
     pub(super) lost: Vec<LostLane>,
     pub(super) successors: Successors,
@@ -128,6 +131,7 @@ impl Conductor {
         let kept = folder
             .map(|folder| KeptState::new(folder, &loader, shape))
             .transpose();
+        let baked = BakedStates::new(&loader, shape, &options.baked)?;
         let reclaim = Reclaim::start();
         let room = Room {
             widths: dynamic.widths(),
@@ -148,6 +152,9 @@ impl Conductor {
         let descents = AllDescents::default();
         for (_, executor) in &executors {
             descents.add(executor.descents());
+        }
+        if let Some(baked) = &baked {
+            descents.add(baked.descents().to_vec().into());
         }
         let drafts = policy.drafts;
         for (lane, executor) in executors {
@@ -173,6 +180,7 @@ impl Conductor {
             descents,
             warming,
             kept,
+            baked,
             lost: Vec::new(),
             successors,
             observers: options.observers,

@@ -12,16 +12,18 @@ use heg_artifacts::{Bundle, SectionId};
 use heg_spec::Policy;
 use heg_spec::policy::{DraftPolicy, SchedulerKind};
 
+use crate::baked::BakedStates;
 use crate::conductor::Conductor;
 use crate::descents::AllDescents;
 use crate::drafts::{DraftTexts, RequestDrafts, Speculation, history_of};
 use crate::error::EngineError;
 use crate::health::{Health, Pulse, panic_text};
 use crate::history::PastAnswers;
-use crate::kept::{KeptPrompt, KeptState};
+use crate::kept::KeptState;
 use crate::machine::{Host, Machine};
 use crate::message::{Arrival, Message, turn_away};
 use crate::options::EngineOptions;
+use crate::prefix::{KeptPrompt, PrefixRows};
 use crate::request::{Request, ScopeId, Update, refuse};
 use crate::status::Status;
 use heg_draft::Shape;
@@ -45,6 +47,7 @@ struct Shared {
     pulse: Pulse,
     descents: AllDescents,
     kept: Result<Option<KeptState>, String>,
+    baked: Option<BakedStates>,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -82,7 +85,7 @@ impl Engine {
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let kv_tokens = conductor.kv_tokens();
         let descents = conductor.descents();
-        let kept = conductor.kept.clone();
+        let (kept, baked) = (conductor.kept.clone(), conductor.baked.clone());
         let told = pulse.clone();
         let thread = std::thread::spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
@@ -106,6 +109,7 @@ impl Engine {
             pulse,
             descents,
             kept,
+            baked,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -155,13 +159,16 @@ impl Engine {
         id
     }
 
-    /// Looks for the longest prefix of an owner's prompt in [kept state](EngineOptions::state), for
-    /// [`Request::kept`]. It opens a file for each 64 tokens that are there, so a caller that must not wait should do it
+    /// Looks for the longest prefix of a prompt in its owner's [kept state](EngineOptions::state) and in the [states of
+    /// the bundle](EngineOptions::baked), for [`Request::kept`]. It opens a file for each 64 tokens that are there, so a caller that must not wait should do it
     /// on another thread; otherwise [`submit`](Self::submit) does it. The answers to one prompt share what is found.
     pub fn find_kept(&self, owner: Option<StateOwner>, prompt: &[u32]) -> KeptPrompt {
         let kept = self.0.kept.as_ref().ok().and_then(Option::as_ref);
         let state = kept.zip(owner);
-        KeptPrompt(state.and_then(|(kept, owner)| kept.find(owner, prompt)))
+        let kept = state.and_then(|(kept, owner)| kept.find(owner, prompt));
+        let baked = self.0.baked.as_ref();
+        let baked = baked.and_then(|baked| baked.find(prompt));
+        KeptPrompt(PrefixRows::longest(kept, baked))
     }
 
     /// Makes the texts that the answers to a prompt are drafted from, for [`Request::draft_texts`]; `None` if they
@@ -220,6 +227,11 @@ impl Engine {
             .into()),
             None => Ok(()),
         }
+    }
+
+    /// The states of the bundle that are passed over, with the reasons.
+    pub fn passed_states(&self) -> &[Descent] {
+        self.0.baked.as_ref().map_or(&[], BakedStates::descents)
     }
 
     /// Why nothing is kept in [`EngineOptions::state`]; `None` if it is, or no folder was given.

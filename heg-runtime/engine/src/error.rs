@@ -42,6 +42,20 @@ pub enum EngineError {
     /// A prefix cannot be read from kept state.
     #[error("cannot read a prefix from kept state")]
     KeptState(#[from] heg_state::Miss),
+    /// The bundle has no baked state of a name.
+    #[error(
+        "the bundle has no state `{name}`, expected {}",
+        match known[..] {
+            [] => "none: `heg bake` makes one".to_owned(),
+            _ => format!("one of `{}`", known.join("`, `")),
+        }
+    )]
+    NoState {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
     /// Finished answers of earlier runs cannot be read or written.
     #[error("cannot use the history `{path}`", path = path.display())]
     History {
@@ -97,7 +111,7 @@ impl EngineError {
             Self::KeptState(_) => ExitStatus::Environment,
             Self::Flash { .. } | Self::Hung { .. } | Self::EngineStopped => ExitStatus::Environment,
             Self::Annotations(_) => ExitStatus::Incompatible,
-            Self::PolicyDevice { .. } | Self::Text(_) => ExitStatus::Input,
+            Self::PolicyDevice { .. } | Self::NoState { .. } | Self::Text(_) => ExitStatus::Input,
             Self::EngineGone | Self::LaneLost { .. } | Self::Bug(_) => ExitStatus::Bug,
         }
     }

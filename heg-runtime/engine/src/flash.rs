@@ -14,8 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::health::panic_text;
-use super::kept::KeptRows;
 use super::machine::Machine;
+use super::prefix::PrefixRows;
 use crate::error::EngineError;
 use heg_exec::mem::KvCache;
 use heg_sched::{Event, Transfer};
@@ -44,7 +44,7 @@ enum Place {
     Writing(Wanted),
     File(File),
     /// In pages of kept state.
-    Kept(KeptRows),
+    Kept(PrefixRows),
     /// Taken back, or lost.
     Gone,
 }
@@ -124,7 +124,7 @@ fn write_all(
 
 impl Parked {
     /// The rows of a prefix that an earlier request left in kept state.
-    pub(super) fn kept(rows: KeptRows) -> Self {
+    pub(super) fn kept(rows: PrefixRows) -> Self {
         Self {
             tokens: rows.tokens(),
             place: Mutex::new(Place::Kept(rows)),

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use heg_artifacts::SectionId;
 use heg_exec::Loader;
 use heg_exec::mem::{KvCache, KvShape};
-use heg_spec::DeviceClass;
 use heg_state::{
     KeepEnd, Keeping, KeptPrefix, Miss, PAGE_TOKENS, StateFolder, StateModel, StateOwner,
 };
@@ -65,10 +64,6 @@ pub struct KeptStatus {
     pub trouble: Option<String>,
 }
 
-/// The kept prefix of a prompt, or that there is none. It was looked for on the caller's thread.
-#[derive(Clone, Default)]
-pub struct KeptPrompt(pub(super) Option<KeptRows>);
-
 /// The rows of a kept prefix, to be read into a cache.
 #[derive(Clone)]
 pub(super) struct KeptRows {
@@ -105,27 +100,8 @@ impl KeptState {
         loader: &Loader,
         shape: KvShape,
     ) -> Result<Self, String> {
-        if let Some(version) = loader.plugin_version() {
-            return Err(format!(
-                "kernels run on OpenVINO {version}, whose results differ between versions and batches"
-            ));
-        }
-        let mut forms: Vec<String> = Vec::new();
-        for device in &loader.soc().devices {
-            let facts = loader
-                .devices()
-                .iter()
-                .find(|facts| facts.role == device.class);
-            if facts.is_some_and(|facts| facts.missing.is_some()) {
-                continue;
-            }
-            match &device.programs {
-                Some(programs) => forms.push(format!("{:?}", programs.activations)),
-                None => return Err(format!("{} has no programs of ours", role(device.class))),
-            }
-        }
-        forms.sort_unstable();
-        forms.dedup();
+        let forms = loader.activations()?;
+        let forms: Vec<String> = forms.iter().map(|form| format!("{form:?}")).collect();
         let arithmetic = format!(
             "{} {:?} {} {} {:?}",
             forms.join(" "),
@@ -315,8 +291,4 @@ impl Keeper {
         drop(self.orders);
         let _ = self.finished.recv_timeout(patience);
     }
-}
-
-fn role(class: DeviceClass) -> &'static str {
-    class.name()
 }

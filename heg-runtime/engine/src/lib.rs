@@ -7,6 +7,7 @@
 //!
 //! This crate does not decide what runs next: [`heg_sched`] does.
 
+mod baked;
 #[cfg(feature = "faults")]
 mod beliefs;
 mod cache;
@@ -36,6 +37,7 @@ mod options;
 mod pace;
 #[cfg(feature = "faults")]
 mod platform;
+mod prefix;
 mod program_hash;
 mod reclaim;
 mod report;
@@ -53,6 +55,7 @@ mod waits;
 mod warming;
 mod worker;
 
+pub use baked::{BakedStatus, StateChoice, state_model};
 pub use drafts::{DraftCounts, DraftTexts, Speculation};
 pub use engine::Engine;
 pub use error::EngineError;
@@ -60,8 +63,9 @@ pub use error::EngineError;
 pub use faults::{Fault, FaultPlan, Rule, Victim};
 pub use generation::Generation;
 pub use health::{Health, LostLane};
-pub use kept::{KeptPrompt, KeptStatus};
+pub use kept::KeptStatus;
 pub use options::{EngineOptions, Lanes};
+pub use prefix::KeptPrompt;
 pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};
 pub use speeds::annotations;
 pub use status::{IterationStatus, LaneStatus, PairStatus, PartStatus, Phases, Status};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::drafts::{Drafting, Fed, RequestDrafts};
-use super::kept::KeptRows;
 use super::machine::Machine;
+use super::prefix::PrefixRows;
 use super::request::{Ending, FinishReason, Listener, ScopeId, Update};
 use super::scores::{PromptScores, Score};
 use super::served::{Committed, Follows, NextToken, PromptRows, Served};
@@ -26,8 +26,10 @@ pub(super) struct Live {
     pub(super) reused_tokens: u32,
     /// Tokens that came from kept state.
     pub(super) kept_tokens: u32,
+    /// Tokens of the prompt that came from a state of the bundle.
+    pub(super) baked_tokens: u32,
     /// The rows of its prompt in kept state, until it starts over.
-    pub(super) kept: Option<KeptRows>,
+    pub(super) kept: Option<PrefixRows>,
     pub(super) served: Arc<Served>,
     /// The drafts of its answer, if it is drafted.
     pub(super) drafts: Option<Box<RequestDrafts>>,
@@ -108,6 +110,7 @@ impl Live {
                 .then(|| PromptScores::new(prompt_tokens)),
             reused_tokens: 0,
             kept_tokens: 0,
+            baked_tokens: 0,
             kept: None,
             served: Arc::new(served),
             drafts,
@@ -273,6 +276,7 @@ impl Live {
             error: self.error.take(),
             reused_tokens: self.reused_tokens,
             kept_tokens: self.kept_tokens,
+            baked_tokens: self.baked_tokens,
             queued: span(submitted, Some(self.started.unwrap_or(now))),
             ttft: span(submitted, self.first_token),
             decode: span(self.first_token, self.last_token),

@@ -12,9 +12,10 @@ use std::time::Duration;
 use super::ScopeId;
 use super::cache::{AtRest, RequestCache, Shelf, Sole};
 use super::flash::{Flash, Outbox, Parked};
-use super::kept::{Keeper, KeptRows};
+use super::kept::Keeper;
 use super::live::Owner;
 use super::machine::Machine;
+use super::prefix::PrefixRows;
 use super::reclaim::Reclaim;
 use crate::error::EngineError;
 use heg_exec::mem::{KvCache, KvRoom};
@@ -123,7 +124,7 @@ impl Memory {
         &mut self,
         request: RequestId,
         flow: FlowId,
-        kept: Option<KeptRows>,
+        kept: Option<PrefixRows>,
         tokens: u32,
         reused: u32,
     ) -> Result<(), EngineError> {

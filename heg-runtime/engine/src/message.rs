@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use super::drafts::RequestDrafts;
-use super::kept::KeptRows;
+use super::prefix::PrefixRows;
 use super::report::{LaneLoss, Report, Warmed};
 use super::request::{Listener, Request, ScopeId, refuse};
 use super::status::Status;
@@ -43,7 +43,7 @@ pub(super) struct Arrival {
     pub(super) drafts: Option<Box<RequestDrafts>>,
     pub(super) listener: Listener,
     /// The kept prefix of its prompt, if there is one.
-    pub(super) kept: Option<KeptRows>,
+    pub(super) kept: Option<PrefixRows>,
 }
 
 impl Arrival {

@@ -7,6 +7,7 @@ use heg_exec::ExecutorOptions;
 use heg_sched::Observer;
 use heg_state::StateFolder;
 
+use crate::baked::StateChoice;
 use crate::drafts::Speculation;
 
 /// The options of an engine.
@@ -21,6 +22,8 @@ pub struct EngineOptions {
     /// The folder in which the KV cache of prompts is kept for later processes: of requests with an
     /// [owner](crate::Request::state) there.
     pub state: Option<Arc<StateFolder>>,
+    /// The states of the bundle that prompts may go on behind.
+    pub baked: StateChoice,
     /// Whether answers are drafted, so that a pass verifies several tokens of one.
     pub speculation: Speculation,
     /// Observers of every step of the scheduler.

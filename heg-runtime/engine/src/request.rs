@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drafts::{DraftCounts, DraftTexts, Speculation};
-use super::kept::KeptPrompt;
+use super::prefix::KeptPrompt;
 use crate::error::EngineError;
 use heg_sched::{Class, Finish, FlowId};
 use heg_state::StateOwner;
@@ -159,10 +159,12 @@ pub struct Ending {
     pub reason: FinishReason,
     /// The error, if there was one. Requests of one batch may share it.
     pub error: Option<Arc<EngineError>>,
-    /// Tokens of the prompt that were in the KV cache already, or in kept state.
+    /// Tokens of the prompt that were in the KV cache already, in kept state, or in the bundle.
     pub reused_tokens: u32,
     /// Tokens of the prompt that came from kept state.
     pub kept_tokens: u32,
+    /// Tokens of the prompt that came from a state of the bundle.
+    pub baked_tokens: u32,
     /// Time from submission to the first kernel.
     pub queued: Duration,
     /// Time from submission to the first token.
@@ -205,6 +207,7 @@ pub(super) fn refuse(mut listener: Listener, finish: Finish, error: Option<Arc<E
         error,
         reused_tokens: 0,
         kept_tokens: 0,
+        baked_tokens: 0,
         queued: Duration::ZERO,
         ttft: Duration::ZERO,
         decode: Duration::ZERO,

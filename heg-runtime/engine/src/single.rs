@@ -19,12 +19,24 @@ impl Engine {
         exec: ExecutorOptions,
         speculation: Speculation,
     ) -> Result<Self, EngineError> {
-        let policy = one_request_policy(loader.lanes(), exec.chunk_tokens)?;
         let options = EngineOptions {
             exec,
-            lanes: Lanes::Single,
             speculation,
             ..EngineOptions::default()
+        };
+        Self::start_single_with(loader, options)
+    }
+
+    /// Starts such an engine with more options than these; there is one lane whatever they say.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`start`](Self::start).
+    pub fn start_single_with(loader: Loader, options: EngineOptions) -> Result<Self, EngineError> {
+        let policy = one_request_policy(loader.lanes(), options.exec.chunk_tokens)?;
+        let options = EngineOptions {
+            lanes: Lanes::Single,
+            ..options
         };
         Self::start(loader, policy, options)
     }

@@ -1,5 +1,6 @@
 //! The state of an engine in numbers, for metrics and for admission.
 
+use super::baked::BakedStatus;
 use super::health::LostLane;
 use super::kept::KeptStatus;
 use super::waits::WaitStatus;
@@ -95,6 +96,8 @@ pub struct Status {
     pub reused_tokens: u64,
     /// Prefixes that were kept for later processes, and found, if there is a folder for them.
     pub kept: Option<KeptStatus>,
+    /// States of the bundle that prompts began with, if it has some.
+    pub baked: Option<BakedStatus>,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
     /// Decode steps of requests since the start: each gave a token, and the draft's tokens that were right.

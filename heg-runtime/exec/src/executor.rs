@@ -72,6 +72,11 @@ impl Sequence {
         self.cache.truncate(tokens);
     }
 
+    /// Its KV cache.
+    pub(crate) fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
     /// Makes room for `tokens` tokens, and for as many again where the cache has to move.
     fn make_room(&mut self, room: &KvRoom, tokens: usize) -> Result<(), ExecError> {
         if !room.holds(&self.cache, tokens) {
@@ -116,6 +121,12 @@ pub struct Executor {
 /// The rungs that were passed over while loading; known when every kernel is ready.
 #[derive(Debug, Clone, Default)]
 pub struct Descents(Arc<OnceLock<Vec<Descent>>>);
+
+impl From<Vec<Descent>> for Descents {
+    fn from(known: Vec<Descent>) -> Self {
+        Self(Arc::new(OnceLock::from(known)))
+    }
+}
 
 impl Descents {
     /// Returns the descents; empty until every kernel is ready.

@@ -35,6 +35,7 @@ mod prepared;
 pub mod profile;
 mod recheck;
 mod soc;
+mod state_form;
 mod table;
 mod unchanged;
 mod verdict_file;

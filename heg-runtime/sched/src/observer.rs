@@ -15,6 +15,10 @@ pub trait Observer: Send {
     /// Observes why each live request that has nothing running waits after a step.
     fn held(&mut self, _now: Micros, _holds: &[Hold]) {}
 
+    /// Observes, before the step that submits a request, that the leading tokens of its prompt that need not be computed
+    /// are in the bundle, and not in kept state.
+    fn baked(&mut self, _request: RequestId) {}
+
     /// Observes that a lane cannot be used any more. Requests go on without it, if they can.
     fn lost(&mut self, _lane: Lane, _why: &str) {}
 }

@@ -129,6 +129,9 @@ impl Metrics {
         if let Some(kept) = &status.kept {
             kept_metrics::register(&mut registry, kept);
         }
+        if let Some(baked) = &status.baked {
+            kept_metrics::register_baked(&mut registry, baked);
+        }
         encoded(&registry)
     }
 

@@ -59,6 +59,14 @@ pub enum Miss {
         /// The cause.
         source: io::Error,
     },
+    /// The bundle that the page is a part of says that its bytes are others.
+    #[error("page {index} of a baked state is damaged")]
+    Section {
+        /// Number of the page in its prompt.
+        index: u64,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// There was no room for its content.
     #[error("page {index} does not fit the cache")]
     Room {
@@ -68,11 +76,27 @@ pub enum Miss {
 }
 
 impl Miss {
+    /// Number of the page in its prompt.
+    pub fn index(&self) -> u64 {
+        match self {
+            Self::Gone { index }
+            | Self::Damaged { index, .. }
+            | Self::Seal { index }
+            | Self::Other { index }
+            | Self::Unread { index, .. }
+            | Self::Section { index, .. }
+            | Self::Room { index } => *index,
+        }
+    }
+
     /// A word for the kind of miss, for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Gone { .. } => "gone",
-            Self::Damaged { .. } | Self::Seal { .. } | Self::Other { .. } => "damaged",
+            Self::Damaged { .. }
+            | Self::Seal { .. }
+            | Self::Other { .. }
+            | Self::Section { .. } => "damaged",
             Self::Unread { .. } | Self::Room { .. } => "unread",
         }
     }

@@ -1,8 +1,6 @@
 //! A folder of kept state: opening it, finding the longest kept prefix of a prompt, and reading its pages.
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +10,7 @@ use crate::disk::{Disk, FolderDisk, Lock};
 use crate::error::{Miss, StateError};
 use crate::keep::Stock;
 use crate::page::{HEAD_BYTES, PAGE_TOKENS, PageHead, StateModel};
+use crate::public::read_pages;
 use crate::secret::{PageName, Secret, StateOwner};
 
 /// A folder of pages, with its secret and limits. Any number of threads and processes may use one folder.
@@ -180,33 +179,11 @@ impl StateFolder {
         place: &(dyn Fn(usize, &[u8]) -> bool + Sync),
     ) -> Result<(), Miss> {
         let wanted = tokens.div_ceil(PAGE_TOKENS).min(prefix.pages.len());
-        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
-        let work = || {
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some((name, head)) = prefix.pages[..wanted].get(at) else {
-                    return;
-                };
-                if let Err(miss) = self.read_page(name, head, |payload| place(at, payload)) {
-                    next.store(wanted, Ordering::Relaxed);
-                    *failed
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(miss);
-                }
-            }
-        };
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        thread::scope(|scope| {
-            for _ in 1..threads.min(wanted).min(THREADS_MAX) {
-                scope.spawn(work);
-            }
-            work();
-        });
-        let failed = failed.into_inner();
-        match failed.unwrap_or_else(std::sync::PoisonError::into_inner) {
-            Some(miss) => Err(miss),
+        let pages = prefix.pages.get(..wanted).unwrap_or_default();
+        read_pages(wanted, &|at| match pages.get(at) {
+            Some((name, head)) => self.read_page(name, head, |payload| place(at, payload)),
             None => Ok(()),
-        }
+        })
     }
 
     fn read_page(
@@ -283,9 +260,6 @@ pub(crate) const KEY: &str = "heg-state.key";
 /// Attempts to lock a folder, with a pause after each: two seconds, longer than writing a long prompt takes.
 const LOCK_ATTEMPTS: usize = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-
-/// Most threads that read pages. Chosen: hashing on four keeps up with an SSD.
-const THREADS_MAX: usize = 4;
 
 /// Age at which pages go. Chosen: a month in which nobody asked the like.
 const AGE_MAX: Duration = Duration::from_hours(30 * 24);

@@ -16,6 +16,7 @@ mod folder;
 mod keep;
 mod listing;
 mod page;
+mod public;
 mod secret;
 
 pub use disk::{Disk, DiskFile, FolderDisk, Lock};
@@ -24,4 +25,5 @@ pub use folder::{KeptLimits, KeptPrefix, StateFolder};
 pub use keep::{KeepEnd, Keeping};
 pub use listing::{ListedPage, ListedPrefix, Listing, Purge};
 pub use page::{HEAD_BYTES, PAGE_TOKENS, PageError, PageHead, StateModel};
+pub use public::{public_heads, public_page, public_payload, read_pages};
 pub use secret::{OwnerTag, PageName, Secret, StateOwner};

@@ -1,8 +1,8 @@
-//! A page of kept state, and the name of a file of one.
+//! A page of kept state or of a baked state, and the name of a file of one.
 
 #![no_main]
 
-use heg_state::{HEAD_BYTES, PageHead, PageName};
+use heg_state::{HEAD_BYTES, PageHead, PageName, public_page, public_payload};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,5 +15,10 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok((head, seal)) = PageHead::parse(bytes) {
         assert_eq!(head.to_bytes(&seal), bytes[..HEAD_BYTES]);
+        // As a page of a baked state it has exactly the content that its head says.
+        if let Ok(payload) = public_payload(&head, bytes) {
+            assert_eq!(payload.len() as u64, head.model.payload_bytes);
+            assert_eq!(public_page(&head, payload), bytes);
+        }
     }
 });

@@ -1,7 +1,8 @@
 //! The same question gets the same answer however busy the machine is: CPU programs give the same logits, bit for bit,
 //! for any chunks, batches, numbers of threads and instruction sets; on the engine too, for requests that were
-//! preempted, and for KV caches that were reused, were on flash, or were kept by an earlier process.
+//! preempted, and for KV caches that were reused, were on flash, were kept by an earlier process, or come with the bundle.
 
+mod baked;
 mod kept;
 mod pair;
 mod served;

@@ -99,6 +99,7 @@ class _Ending(TypedDict):
     prompt_tokens: int
     reused_tokens: int
     kept_tokens: int
+    baked_tokens: int
     queued_ms: float
     ttft_ms: float
     decode_ms: float

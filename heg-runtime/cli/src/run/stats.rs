@@ -6,6 +6,7 @@ use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::{PairStatus, PartStatus, Status};
 
 use crate::options::peak_rss_bytes;
+use crate::terminal::shown;
 
 /// The times of an answer.
 #[derive(Default)]
@@ -65,7 +66,10 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
             timing.decode.as_secs_f64()
         )
     );
-    for line in drafts(status) {
+    for line in states(status, prompt_tokens)
+        .into_iter()
+        .chain(drafts(status))
+    {
         eprintln!("{line}");
     }
     if let Some(pair) = status.pair {
@@ -99,6 +103,26 @@ pub(super) fn print_energy(meter: Option<&mut EnergyMeter>, tokens: usize) {
             "energy {joules:>9.2} J   {name}, all processes, {each:.3} J a token of prompt and answer"
         );
     }
+}
+
+/// Tokens of prompts that came from states of the bundle.
+pub(super) fn baked_tokens(status: &Status) -> u64 {
+    let states = status.baked.iter().flat_map(|baked| &baked.read_tokens);
+    states.map(|(_, tokens)| tokens).sum()
+}
+
+/// Describes what of the only prompt of an engine came from a state of the bundle, and what was wrong with that.
+fn states(status: &Status, prompt_tokens: usize) -> Vec<String> {
+    let Some(baked) = &status.baked else {
+        return Vec::new();
+    };
+    let read_ms = baked.read_us as f64 / 1e3;
+    let read = baked.read_tokens.iter().map(|(name, tokens)| {
+        format!("state  {read_ms:>9.1} ms  {tokens} of {prompt_tokens} prompt tokens read from state `{name}`")
+    });
+    let trouble = baked.trouble.iter();
+    let trouble = trouble.map(|why| format!("state  {} was passed over", shown(why)));
+    read.chain(trouble).collect()
 }
 
 /// Describes the waits of two devices for each other.
@@ -178,7 +202,7 @@ const PLAIN_STEPS_MIN: u64 = 3;
 
 #[cfg(test)]
 mod tests {
-    use heg_runtime::engine::IterationStatus;
+    use heg_runtime::engine::{BakedStatus, IterationStatus};
 
     use super::*;
 
@@ -204,6 +228,29 @@ mod tests {
         // 35 steps of 2 ms, compared with 10 that took 3 ms.
         assert_eq!(saved_ms(&status(5, 10)), Some((40.0, 2.0)));
         assert_eq!(saved_ms(&status(2, 10)), None);
+    }
+
+    #[test]
+    fn a_state_that_was_read_is_told_with_its_time() {
+        let status = Status {
+            baked: Some(BakedStatus {
+                found: 1,
+                read_tokens: vec![("mail".to_owned(), 1984)],
+                read_us: 12_340,
+                trouble: Some("state `notes`: page 3 is damaged".to_owned()),
+                ..BakedStatus::default()
+            }),
+            ..Status::default()
+        };
+        assert_eq!(
+            states(&status, 2003),
+            [
+                "state       12.3 ms  1984 of 2003 prompt tokens read from state `mail`",
+                "state  state `notes`: page 3 is damaged was passed over"
+            ]
+        );
+        assert_eq!(baked_tokens(&status), 1984);
+        assert!(states(&Status::default(), 9).is_empty());
     }
 
     #[test]

@@ -17,6 +17,7 @@ fn help() {
     insta::assert_snapshot!("help", heg(&["--help"]));
     for command in [
         "run",
+        "bake",
         "chat",
         "inspect",
         "verify",

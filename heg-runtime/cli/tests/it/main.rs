@@ -4,6 +4,7 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod bake;
 mod cli;
 mod command;
 #[cfg(all(unix, feature = "ship"))]

@@ -10,14 +10,14 @@ use heg_tests::{Workbench, fixture};
 use serde_json::{Value, json};
 
 /// A server, killed when dropped.
-struct Server {
+pub(crate) struct Server {
     process: Child,
     address: String,
     /// What it said on standard error before it served.
     said: Vec<String>,
 }
 
-fn command(folder: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heg"));
     let command_ = command.args(arguments).current_dir(folder);
     command_.env("HEG_CACHE_DIR", folder.join("cache"));
@@ -25,7 +25,7 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
 }
 
 impl Server {
-    fn start(folder: &Path, bundle: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn start(folder: &Path, bundle: &Path, arguments: &[&str]) -> Self {
         let mut serve = command(folder, &["serve", "--port", "0", "--soc", "host-cpu"]);
         let serve = serve.args(arguments).arg(bundle);
         let log = folder.join("log");
@@ -46,23 +46,33 @@ impl Server {
     }
 
     /// Returns the text of an answer, and the tokens of the prompt that were not computed.
-    fn ask(&self, prompt: &str) -> (String, u64) {
+    pub(crate) fn ask(&self, prompt: Value) -> (String, u64) {
         let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0}).to_string();
-        let mut server = TcpStream::connect(&self.address).unwrap();
-        write!(
-            server,
+        let head = format!(
             "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
-        )
-        .unwrap();
-        let mut reply = String::new();
-        server.read_to_string(&mut reply).unwrap();
-        let (_, body) = reply.split_once("\r\n\r\n").unwrap();
-        let body: Value = serde_json::from_str(body).unwrap();
+        );
+        let body: Value = serde_json::from_str(&self.exchange(&head)).unwrap();
         let text = body["choices"][0]["text"].as_str().unwrap().to_owned();
         let cached = &body["usage"]["prompt_tokens_details"]["cached_tokens"];
         (text, cached.as_u64().unwrap())
+    }
+
+    /// Returns what is at a path.
+    pub(crate) fn get(&self, path: &str) -> String {
+        self.exchange(&format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        ))
+    }
+
+    /// Sends a request; returns the body of the reply.
+    fn exchange(&self, request: &str) -> String {
+        let mut server = TcpStream::connect(&self.address).unwrap();
+        server.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        server.read_to_string(&mut reply).unwrap();
+        reply.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 }
 
@@ -105,7 +115,7 @@ fn a_server_keeps_prompts_and_people_can_see_and_remove_them() {
         said.contains("0 pages, 0 of 2048 MiB") && said.contains("--state-mib 0"),
         "{said}"
     );
-    let (answer, cached) = server.ask(&prompt);
+    let (answer, cached) = server.ask(prompt.as_str().into());
     assert_eq!(cached, 0);
     let begin = Instant::now();
     while state(folder, &["list"])["prefixes"] == json!([]) {
@@ -123,11 +133,11 @@ fn a_server_keeps_prompts_and_people_can_see_and_remove_them() {
         "{:?}",
         none.said
     );
-    assert_eq!(none.ask(&prompt), (answer.clone(), 0));
+    assert_eq!(none.ask(prompt.as_str().into()), (answer.clone(), 0));
     drop(none);
 
     let server = Server::start(folder, &bundle, &[]);
-    let (again, cached) = server.ask(&prompt);
+    let (again, cached) = server.ask(prompt.as_str().into());
     assert_eq!(again, answer);
     assert!(cached >= 64 && cached % 64 == 0, "{cached}");
     drop(server);

@@ -8,6 +8,7 @@ use super::job::Obstacle;
 use super::{Running, SHARED_MIN, Serving, UNNAMED};
 use crate::error::EngineError;
 use crate::live::Owner;
+use crate::prefix::PrefixRows;
 use crate::served::PromptRows;
 use crate::waits::Entry;
 use heg_exec::mem::ActivationRows;
@@ -173,7 +174,11 @@ impl Serving {
         let new = tokens.saturating_sub(reused as usize).max(1);
         let memory = &mut self.room.memory;
         let kept = live.kept.clone().filter(|_| reused > 0);
-        live.kept_tokens = kept.as_ref().map_or(0, |_| reused);
+        (live.kept_tokens, live.baked_tokens) = match kept {
+            None => (0, 0),
+            Some(PrefixRows::Kept(_)) => (reused, 0),
+            Some(PrefixRows::Baked(_)) => (0, reused),
+        };
         let reserved = memory.reserve(request, live.owner.flow, kept, tokens_max, reused);
         let rows = reserved.and_then(|()| {
             Ok(ActivationRows::new(

@@ -13,6 +13,7 @@ mod observing;
 mod outcome;
 mod standing;
 
+use super::baked::BakedStates;
 use super::calibration::Calibrations;
 use super::conductor::{Conductor, Room, end_all};
 use super::descents::AllDescents;
@@ -25,6 +26,7 @@ use super::live::{Live, Owner};
 use super::machine::Machine;
 use super::message::{Arrival, Message, receive};
 use super::pace::{Expected, Pace};
+use super::prefix::PrefixRows;
 use super::report::Warmed;
 use super::request::{Request, ScopeId, refuse};
 use super::served::Served;
@@ -75,6 +77,8 @@ pub(super) struct Serving {
     pair: Option<Arc<PairedRoles>>,
     /// Kept state, if there is any.
     kept: Option<KeptState>,
+    /// The states of the bundle, if there are any.
+    baked: Option<BakedStates>,
     /// The devices, which count what they copied.
     loader: Arc<Loader>,
     model: ModelShape,
@@ -127,6 +131,7 @@ impl Serving {
             descents,
             warming,
             kept,
+            baked,
             lost,
             mut successors,
             observers,
@@ -174,6 +179,7 @@ impl Serving {
             waits: Waits::default(),
             pair: loader.pair().cloned(),
             kept: kept.ok().flatten(),
+            baked,
             loader,
             model,
         }
@@ -336,16 +342,7 @@ impl Serving {
             listener,
             kept,
         } = arrival;
-        let (flow, shared_tokens) = self.flow_of(&request);
-        let wants_all_rows = request.prompt_log_probs.is_some();
-        let kept = kept
-            .filter(|kept| !wants_all_rows && kept.tokens() as u32 >= shared_tokens + SHARED_MIN);
-        let (flow, shared_tokens) = match (&kept, request.flow) {
-            (None, _) => (flow, shared_tokens),
-            (Some(_), Some(flow)) => (flow, 0),
-            // A shorter one that another request left stays.
-            (Some(_), None) => (self.new_flow(), 0),
-        };
+        let (flow, shared_tokens, kept) = self.beginning_of(&request, kept);
         let owner = Owner {
             scope: request.scope,
             prefixes: request.prefix_scope(),
@@ -378,12 +375,34 @@ impl Serving {
             listener,
             (at, entry),
         );
+        if matches!(kept, Some(PrefixRows::Baked(_))) {
+            self.tell_baked(id);
+        }
         live.kept = kept;
         self.live.insert(id, live);
         self.step(Event::Submit(submission));
         let predicted = self.scheduler.first_token_in(id).unwrap_or_default();
         if let Some(live) = self.live.get_mut(&id) {
             live.accepted(Duration::from_micros(predicted.0));
+        }
+    }
+
+    /// Returns the flow of a request, and the beginning of its prompt that need not be computed: tokens of the flow's
+    /// cache, or more of them in kept state or the bundle.
+    fn beginning_of(
+        &mut self,
+        request: &Request,
+        kept: Option<PrefixRows>,
+    ) -> (FlowId, u32, Option<PrefixRows>) {
+        let (flow, shared_tokens) = self.flow_of(request);
+        let wants_all_rows = request.prompt_log_probs.is_some();
+        let is_longer = |kept: &PrefixRows| kept.tokens() as u32 >= shared_tokens + SHARED_MIN;
+        let kept = kept.filter(|kept| !wants_all_rows && is_longer(kept));
+        match (&kept, request.flow) {
+            (None, _) => (flow, shared_tokens, None),
+            (Some(_), Some(flow)) => (flow, 0, kept),
+            // A shorter one that another request left stays.
+            (Some(_), None) => (self.new_flow(), 0, kept),
         }
     }
 

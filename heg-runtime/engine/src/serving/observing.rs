@@ -1,13 +1,20 @@
 //! Reports to observers.
 
 use super::Serving;
-use heg_sched::{Action, Event, Hold, HoldReason, Micros};
+use heg_sched::{Action, Event, Hold, HoldReason, Micros, RequestId};
 
 impl Serving {
     /// Tells observers of a step of the scheduler.
     pub(super) fn tell_step(&mut self, now: Micros, event: &Event, actions: &[Action]) {
         for observer in &mut self.observers {
             observer.stepped(now, event, actions);
+        }
+    }
+
+    /// Tells observers that the beginning of a prompt is in the bundle.
+    pub(super) fn tell_baked(&mut self, request: RequestId) {
+        for observer in &mut self.observers {
+            observer.baked(request);
         }
     }
 

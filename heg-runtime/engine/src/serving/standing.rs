@@ -1,6 +1,7 @@
 //! The engine's current status.
 
 use super::Serving;
+use crate::baked::BakedStates;
 use crate::kept::KeptState;
 use crate::live::Phase;
 use crate::status::{PairStatus, Status};
@@ -31,6 +32,7 @@ impl Serving {
         (status.calibrated_rows, status.calibrating_rows) = self.calibrations.rows();
         status.pair = self.pair.as_deref().and_then(PairStatus::of);
         status.kept = self.kept.as_ref().map(KeptState::status);
+        status.baked = self.baked.as_ref().map(BakedStates::status);
         status.moved_caches = self.loader.moved_caches();
         status.waits = self.waits.status();
         status.flows_kept = self.room.memory.flows_kept() as u32;

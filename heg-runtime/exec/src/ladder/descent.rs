@@ -75,6 +75,13 @@ pub enum Reason {
         /// Largest difference that would have passed.
         tolerance: f32,
     },
+    /// A baked state has keys and values of another arithmetic than this machine's.
+    StateForm {
+        /// The arithmetic that it was baked in.
+        baked: String,
+        /// The arithmetic of this machine.
+        here: String,
+    },
 }
 
 impl DescentStep {
@@ -190,6 +197,7 @@ impl fmt::Display for Reason {
                 "the device computed wrongly once: its known answer differs by {worst:.3}, at most {tolerance} is right, \
                  and it is right when it runs again"
             ),
+            Self::StateForm { baked, here } => write!(f, "baked with {baked}; here {here}"),
             Self::Damaged { worst, tolerance } => write!(
                 f,
                 "its bytes in memory are damaged: its known answer differs by {worst:.3}, at most \

@@ -291,7 +291,7 @@ impl KvCache {
         }
     }
 
-    pub(super) fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
+    pub(crate) fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
         self.shape.halves()
     }
 

@@ -41,6 +41,7 @@ fn ran(id: u64, lane: Lane, (start, end): (u64, u64), flash_tokens: u32) -> Trac
         outcome: LaunchOutcome::Done,
         flash_tokens,
         kept_tokens: 0,
+        baked_tokens: 0,
     })
 }
 
@@ -101,7 +102,13 @@ fn time_is_traced_back_through_those_that_were_waited_for() {
 }
 
 #[test]
-fn what_came_from_kept_state_is_said_with_its_time() {
+fn what_came_from_kept_state_or_the_bundle_is_said_with_its_time() {
+    for (baked, place) in [(0, "kept state"), (4096, "a state of the bundle")] {
+        told_of_a_read(baked, place);
+    }
+}
+
+fn told_of_a_read(baked_tokens: u32, place: &str) {
     let mut trace = RunTrace::default();
     trace.add(arrives(1, Class::Reactive, 0));
     for (times, kept) in [((0, 34_000), 4096), ((34_000, 37_000), 0)] {
@@ -110,6 +117,7 @@ fn what_came_from_kept_state_is_said_with_its_time() {
         };
         trace.add(TraceEvent::Launch(TracedLaunch {
             kept_tokens: kept,
+            baked_tokens: baked_tokens.min(kept),
             ..launch
         }));
     }
@@ -121,8 +129,8 @@ fn what_came_from_kept_state_is_said_with_its_time() {
         (SlowCause::KeptRead, Micros(31_000))
     );
     let sentence = explanation.to_string();
-    let said = "31.0 ms (83%) reading 4096 tokens of its prompt from kept state";
-    assert!(sentence.contains(said), "{sentence}");
+    let said = format!("31.0 ms (83%) reading 4096 tokens of its prompt from {place}");
+    assert!(sentence.contains(&said), "{sentence}");
 }
 
 /// An untrusted trace may have any times. Percentages of these did not fit 64 bits.

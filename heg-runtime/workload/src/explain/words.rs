@@ -49,9 +49,13 @@ pub(super) fn described(
         }
         SlowCause::KeptRead => {
             let launches = index.launches_of(own);
-            let tokens = launches.map(|launch| launch.kept_tokens).max();
-            let tokens = tokens.unwrap_or_default();
-            format!("reading {tokens} tokens of its prompt from kept state")
+            let read = launches.map(|launch| (launch.kept_tokens, launch.baked_tokens));
+            let (tokens, baked) = read.max().unwrap_or_default();
+            let place = match baked {
+                0 => "kept state",
+                _ => "a state of the bundle",
+            };
+            format!("reading {tokens} tokens of its prompt from {place}")
         }
         other => plain(other).to_owned(),
     };

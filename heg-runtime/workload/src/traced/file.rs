@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use heg_sched::{Action, Event, Hold, Micros, Observer};
+use heg_sched::{Action, Event, Hold, Micros, Observer, RequestId};
 use serde_json::Value;
 
 use super::json::{entries, left_out, preamble};
@@ -169,6 +169,10 @@ impl Observer for TraceFile {
         let pages = &mut self.pages;
         let write = |event| pages.write(event);
         self.recorder.stepped(now, event, actions, write);
+    }
+
+    fn baked(&mut self, request: RequestId) {
+        self.recorder.baked(request);
     }
 
     fn asks_why(&self) -> bool {
@@ -337,6 +341,40 @@ mod tests {
         let cut = lines.next_back().unwrap().len();
         let half = RunTrace::read(&killed[..killed.len() - cut - 20]).unwrap();
         assert_eq!(half.requests, expected.requests);
+    }
+
+    #[test]
+    fn a_launch_that_reads_a_state_of_the_bundle_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut read = Vec::new();
+        for is_baked in [true, false] {
+            let path = folder.path().join("trace.json");
+            let mut trace = TraceFile::create(&path).unwrap();
+            let Event::Submit(plain) = submit(3, Class::Reactive) else {
+                unreachable!("it submits");
+            };
+            let submission = Submission {
+                flow: Some(heg_sched::FlowId(9)),
+                kept_tokens: 4,
+                ..plain
+            };
+            if is_baked {
+                trace.baked(submission.id);
+            }
+            let reserved = Action::Reserve {
+                request: submission.id,
+                tokens: 6,
+                reused: 4,
+            };
+            let begun = launch(Lane::Cpu, 0, Work::Head(submission.id));
+            trace.stepped(Micros(1), &Event::Submit(submission), &[reserved, begun]);
+            trace.stepped(Micros(5), &done(0), &[]);
+            drop(trace);
+            let text = std::fs::read(&path).unwrap();
+            let launch = RunTrace::read(text.as_slice()).unwrap().launches.remove(0);
+            read.push((launch.kept_tokens, launch.baked_tokens));
+        }
+        assert_eq!(read, [(4, 4), (4, 0)]);
     }
 
     /// A full pipe without a reader acts as a slow disk.

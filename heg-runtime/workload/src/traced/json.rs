@@ -150,6 +150,9 @@ fn launch_slice(launch: &TracedLaunch) -> Value {
     if launch.kept_tokens > 0 {
         args["kept_tokens"] = launch.kept_tokens.into();
     }
+    if launch.baked_tokens > 0 {
+        args["baked_tokens"] = launch.baked_tokens.into();
+    }
     slice(
         (LANES, launch.lane as u64),
         (title, name(&CLASSES, &launch.class)),

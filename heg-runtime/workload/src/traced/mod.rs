@@ -83,8 +83,10 @@ pub struct TracedLaunch {
     pub outcome: LaunchOutcome,
     /// Number of tokens whose keys and values it read from flash before it ran.
     pub flash_tokens: u32,
-    /// Number of tokens whose keys and values it read from kept state before it ran.
+    /// Number of tokens whose keys and values it read from kept state, or from the bundle, before it ran.
     pub kept_tokens: u32,
+    /// Number of these tokens that it read from the bundle.
+    pub baked_tokens: u32,
 }
 
 /// The call of a launch.

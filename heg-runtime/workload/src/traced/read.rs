@@ -143,6 +143,7 @@ struct Arguments {
     outcome: Option<String>,
     flash_tokens: u32,
     kept_tokens: u32,
+    baked_tokens: u32,
     layer: Option<u32>,
     position: Option<u32>,
     layers: Option<[u32; 2]>,
@@ -238,6 +239,7 @@ impl Entry {
             outcome,
             flash_tokens: self.args.flash_tokens,
             kept_tokens: self.args.kept_tokens,
+            baked_tokens: self.args.baked_tokens,
         }))
     }
 

@@ -17,6 +17,8 @@ use super::{
 pub struct TraceRecorder {
     running: BTreeMap<Ticket, TracedLaunch>,
     live: BTreeMap<RequestId, LiveRequest>,
+    /// Requests to come whose prompts begin in the bundle.
+    baked: BTreeSet<RequestId>,
     holds: BTreeMap<RequestId, (HoldReason, Micros)>,
     away: [Option<(LaneAway, Micros)>; Lane::ALL.len()],
     warming: Option<(WarmKernel, Micros)>,
@@ -31,8 +33,10 @@ struct LiveRequest {
     unread_tokens: u32,
     /// Number of tokens that its next launch has to read from kept state.
     unread_kept_tokens: u32,
-    /// Number of tokens of its prompt that are in kept state, until it starts over.
+    /// Number of tokens of its prompt that are in kept state or the bundle, until it starts over.
     kept_tokens: u32,
+    /// Whether these are in the bundle.
+    is_baked: bool,
 }
 
 /// Flows whose caches are on flash, or on their way there.
@@ -55,6 +59,11 @@ impl TraceRecorder {
         for action in actions {
             self.carry_out(now, action, &mut tell);
         }
+    }
+
+    /// Notes that the beginning of a prompt that is to be submitted is in the bundle.
+    pub fn baked(&mut self, request: RequestId) {
+        self.baked.insert(request);
     }
 
     /// Notes the holds of requests after a step. If this is never called, the trace has no holds.
@@ -179,6 +188,7 @@ impl TraceRecorder {
             unread_tokens: 0,
             unread_kept_tokens: 0,
             kept_tokens: submission.kept_tokens,
+            is_baked: self.baked.remove(&submission.id),
         };
         self.live.insert(submission.id, live);
     }
@@ -208,13 +218,16 @@ impl TraceRecorder {
 
     fn launch(&mut self, ticket: Ticket, lane: Lane, work: &Work, now: Micros) {
         let requests = work.requests();
-        let (mut class, mut flash_tokens, mut kept_tokens) = (Class::Proactive, 0, 0);
+        let (mut class, mut flash_tokens) = (Class::Proactive, 0);
+        let (mut kept_tokens, mut baked_tokens) = (0, 0);
         for id in &requests {
             if let Some(live) = self.live.get_mut(id) {
                 live.request.started.get_or_insert(now);
                 class = class.min(live.request.class);
                 flash_tokens += std::mem::take(&mut live.unread_tokens);
-                kept_tokens += std::mem::take(&mut live.unread_kept_tokens);
+                let read = std::mem::take(&mut live.unread_kept_tokens);
+                kept_tokens += read;
+                baked_tokens += if live.is_baked { read } else { 0 };
             }
         }
         let launch = TracedLaunch {
@@ -227,6 +240,7 @@ impl TraceRecorder {
             outcome: LaunchOutcome::Done,
             flash_tokens,
             kept_tokens,
+            baked_tokens,
         };
         self.running.insert(ticket, launch);
     }

@@ -7,26 +7,35 @@ use super::ops::soft_cap;
 use super::xml::{Dim, Element, Ir, LiteralShape, Wire};
 use crate::graph::Attention;
 
+/// The new tokens among the rows of the cache.
+#[derive(Clone, Copy)]
+pub(super) struct TokenOrder<'w> {
+    /// The row of the first new token.
+    pub(super) position: &'w Wire,
+    /// Shape [c, c]: 1 where the token of a row sees that of the column, else 0. `None` if they come one after the other.
+    pub(super) tree: Option<&'w Wire>,
+}
+
 /// Causal attention of c new tokens over n rows of the KV cache.
 ///
-/// `position` is the row of the first new token: token i sees rows up to `position + i`.
+/// Token i sees rows up to `position + i`, or those before `position` and what the tree says. Only fixed sizes have trees.
 pub(super) fn attention(
     ir: &mut Ir<'_>,
     operands: &[Wire],
-    position: &Wire,
+    order: TokenOrder<'_>,
     a: &Attention,
 ) -> Wire {
     let [query, key, value] = operands else {
-        return position.clone();
+        return order.position.clone();
     };
     let [key, value] = [key, value].map(|rows| ir.convert(rows, query.element));
     let (key, value) = (&key, &value);
     match (query.shape[0], key.shape[0]) {
         (Dim::Fixed(tokens), Dim::Fixed(context)) => {
             let size = Size { tokens, context };
-            by_heads(ir, [query, key, value], position, size, a)
+            by_heads(ir, [query, key, value], order, size, a)
         }
-        _ => by_groups(ir, [query, key, value], position, a),
+        _ => by_groups(ir, [query, key, value], order.position, a),
     }
 }
 
@@ -73,7 +82,7 @@ struct Size {
 fn by_heads(
     ir: &mut Ir<'_>,
     [query, key, value]: [&Wire; 3],
-    position: &Wire,
+    order: TokenOrder<'_>,
     size: Size,
     a: &Attention,
 ) -> Wire {
@@ -82,7 +91,11 @@ fn by_heads(
     let queries = ir.split(&query, &parts(a.heads));
     let keys = ir.split(key, &parts(a.kv_heads));
     let values = ir.split(value, &parts(a.kv_heads));
-    let mask = mask_of_size(ir, size, position, a.window, &query);
+    let position = ir.convert(order.position, Element::I32);
+    let mask = match order.tree {
+        Some(tree) => mask_of_tree(ir, size, [&position, tree], a.window),
+        None => mask_of_size(ir, size, &position, a.window, &query),
+    };
     let group = (a.heads / a.kv_heads) as usize;
     let shared = keys.iter().zip(&values).flat_map(|kv| vec![kv; group]);
     let attended: Vec<Wire> = queries
@@ -141,14 +154,56 @@ fn mask_of_size(
     window: Option<u32>,
     like: &Wire,
 ) -> Wire {
-    let position = ir.convert(position, Element::I32);
     let rows = ir.counting(size.tokens);
-    let rows = ir.add(&rows, &position);
+    let rows = ir.add(&rows, position);
     let rows = ir.unsqueeze(&rows, 1);
     let columns = ir.counting(size.context);
     let columns = ir.unsqueeze(&columns, 0);
     let width = window.map(|window| ir.integer(window));
     causal_mask(ir, &rows, &columns, width.as_ref(), like)
+}
+
+/// The mask for fixed sizes of tokens that may be a tree, shape [c, n]. They lie in the cache in the order of the call,
+/// from `position` on, but a token's place in the text is its depth: what a window is counted by.
+///
+/// Which token lies at a column is compared in i32, as above; the product has one term for a column, 0 or 1.
+fn mask_of_tree(
+    ir: &mut Ir<'_>,
+    size: Size,
+    [position, tree]: [&Wire; 2],
+    window: Option<u32>,
+) -> Wire {
+    let columns = ir.counting(size.context);
+    let columns = ir.unsqueeze(&columns, 0);
+    let tokens = ir.counting(size.tokens);
+    let tokens = ir.add(&tokens, position);
+    let tokens = ir.unsqueeze(&tokens, 1);
+    let (yes, no) = (ir.float_like(1.0, tree), ir.float_like(0.0, tree));
+    let is_at = ir.compare("Equal", &columns, &tokens);
+    let is_at = ir.select(&is_at, &yes, &no);
+    let mut before = ir.compare("Less", &columns, position);
+    let mut seen = tree.clone();
+    if let Some(window) = window {
+        let depth = ir.sum(tree);
+        let depth = ir.convert(&depth, Element::I32);
+        let one = ir.integer(1);
+        let depth = ir.subtract(&depth, &one);
+        let width = ir.integer(window);
+        let first = ir.subtract(&depth, &width);
+        let others = ir.transpose(&depth, &[1, 0]);
+        let is_near = ir.compare("Greater", &others, &first);
+        seen = ir.select(&is_near, tree, &no);
+        let first = ir.add(&first, position);
+        let is_near = ir.compare("Greater", &columns, &first);
+        before = ir.both(&is_near, &before);
+    }
+    let seen = ir.matmul(&seen, &is_at, false);
+    let seen = ir.convert(&seen, Element::I32);
+    let none = ir.integer(0);
+    let seen = ir.compare("Greater", &seen, &none);
+    let visible = ir.either(&seen, &before);
+    let hidden = ir.float_like(-65504.0, tree);
+    ir.select(&visible, &no, &hidden)
 }
 
 /// 0 where the token at row r of the cache may see row j, the most negative finite f16 elsewhere.

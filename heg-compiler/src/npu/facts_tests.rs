@@ -59,6 +59,7 @@ fn job_in(weights: WeightForm, name: &str, kernel: &KernelBody, shape: ShapeClas
         binding: Binding::Input,
         activations: ElementType::F16,
         kv_cache: None,
+        takes_trees: false,
         weights,
         weights_first: WeightsFirst::NONE,
     };

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::pace::Pace;
-use heg_draft::Draft;
+use heg_draft::{Draft, Likely};
 use heg_exec::ExecError;
 use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
 use heg_exec::{Batch, Coming, Executor, GoesOn, WarmForms};
@@ -176,6 +176,9 @@ pub(super) trait Machine: Send + Sync {
     fn draft(&self, _: RequestId, _: &[u32]) -> Option<Draft> {
         None
     }
+
+    /// Takes notice of the tokens that a lane found likely in a request's prompt, from a position on.
+    fn calibrated(&self, _: RequestId, _: u32, _: &[Likely]) {}
 
     /// Opens a file without a name, for a cache.
     fn file(&self, folder: &Path) -> io::Result<File> {

@@ -103,9 +103,13 @@ pub struct Status {
     pub drafted_tokens: u64,
     /// Drafted tokens that became part of an answer since the start.
     pub accepted_tokens: u64,
-    /// Rows of prompts that were read again since the start, for drafts.
+    /// Rows of prompts after which likely tokens were found since the start, for drafts.
     pub calibrated_rows: u64,
-    /// Rows of prompts that wait to be read again.
+    /// Those of them whose prompt did not have its first token yet.
+    pub calibrated_early_rows: u64,
+    /// Rows of prompts that were given up, since there was no bubble for them in time.
+    pub uncalibrated_rows: u64,
+    /// Rows of prompts that wait for a bubble.
     pub calibrating_rows: u32,
     /// Iterations since the start that only decoded, and verified no draft.
     pub plain_iterations: IterationStatus,

@@ -1,4 +1,4 @@
-//! Reads rows of prompts again, while the lane is idle.
+//! Finds the tokens that are likely after rows of prompts, while the lane is idle.
 
 use super::{HEAD, Worker};
 use crate::calibration::Slice;
@@ -19,14 +19,19 @@ impl Worker {
         self.executor.begin(Class::Proactive, &[]);
         self.stopwatch.start();
         let mut likely = Vec::new();
-        let layer = self.executor.layers().checked_sub(1);
-        let row = slice.segment.position.saturating_sub(slice.prompt.first);
+        let last = self.executor.layers().saturating_sub(1);
         let span = Span {
-            row: row as usize,
+            row: 0,
             tokens: slice.segment.tokens as usize,
             position: slice.segment.position as usize,
         };
-        let rows = &slice.prompt.rows;
+        let first = slice.segment.position.saturating_sub(slice.prompt.first);
+        let rows = &slice.room;
+        rows.take(
+            &slice.prompt.rows,
+            last as usize,
+            (first as usize, span.tokens),
+        )?;
         for group in [Group::Mha, Group::Ffn] {
             if self.signals.is_wanted() {
                 return Ok(likely);
@@ -37,10 +42,11 @@ impl Worker {
                 spans: &[span],
                 trees: &[],
             };
+            let layer = Some(last);
             self.launch(Launch { layer, group }, &batch)?;
         }
         let single = |at| Span {
-            row: span.row + at,
+            row: at,
             tokens: 1,
             position: span.position + at,
         };

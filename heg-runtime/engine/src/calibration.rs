@@ -369,6 +369,16 @@ impl Calibrations {
     }
 }
 
+/// Whether a lane stays idle for `needed` while others run launches that take so much longer; `None` where that is not
+/// known. What the lane is to do next is not known before one of them ends; if there is none it waits for something else.
+pub(super) fn is_bubble(
+    others: impl IntoIterator<Item = Option<Duration>>,
+    needed: Duration,
+) -> bool {
+    let mut others = others.into_iter().peekable();
+    others.peek().is_some() && others.all(|left| left.is_some_and(|left| left > needed))
+}
+
 /// Memory that a prompt keeps beyond its first token.
 fn bytes_of(pending: &Pending) -> usize {
     match pending.source {

@@ -1,8 +1,12 @@
 //! The state of an engine in numbers, for metrics and for admission.
 
+use std::collections::BTreeMap;
+
+use super::drafts::SourceCounts;
 use super::health::LostLane;
 use super::kept::KeptStatus;
 use super::waits::WaitStatus;
+use heg_draft::DraftSource;
 use heg_exec::{HandOvers, MovedCaches, PairedRoles};
 use heg_sched::{ActivationCounts, Class, Lane};
 use heg_spec::Side;
@@ -103,6 +107,8 @@ pub struct Status {
     pub drafted_tokens: u64,
     /// Drafted tokens that became part of an answer since the start.
     pub accepted_tokens: u64,
+    /// Drafted tokens that were verified since the start, by where they came from.
+    pub draft_sources: BTreeMap<DraftSource, SourceCounts>,
     /// Rows of prompts after which likely tokens were found since the start, for drafts.
     pub calibrated_rows: u64,
     /// Those of them whose prompt did not have its first token yet.

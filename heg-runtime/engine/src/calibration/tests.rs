@@ -198,6 +198,15 @@ fn what_was_read_of_a_prompt_is_kept_when_its_flow_goes_on() {
 }
 
 #[test]
+fn a_bubble_is_longer_than_what_it_is_for() {
+    let ms = Duration::from_millis;
+    let fits = |others: &[Option<Duration>]| is_bubble(others.iter().copied(), ms(5));
+    assert!(fits(&[Some(ms(6))]) && fits(&[Some(ms(6)), Some(ms(9))]));
+    assert!(!fits(&[Some(ms(5))]) && !fits(&[Some(ms(6)), Some(ms(1))]));
+    assert!(!fits(&[Some(ms(6)), None]) && !fits(&[]));
+}
+
+#[test]
 fn nothing_waits_where_it_is_off() {
     assert!(!Calibrations::new(false).takes(1));
     assert!(!Calibrations::new(true).takes(BYTES_MAX + 1));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Serving;
-use crate::calibration::{Begun, Calibrations, Kept, SLICE_ROWS};
+use super::{Running, Serving};
+use crate::calibration::{Begun, Calibrations, Kept, SLICE_ROWS, is_bubble};
 use crate::conductor::Room;
 use crate::error::EngineError;
 use crate::live::{Live, Phase};
@@ -110,22 +110,14 @@ impl Serving {
     /// Whether an idle lane stays idle for as long as the next slice takes, by prediction: the scheduler has nothing for
     /// it until one of the launches on other lanes ends.
     fn is_bubble(&self, lane: Lane) -> bool {
-        let Some(needed) = self
-            .calibrations
-            .next()
-            .and_then(|it| self.slice_time(lane, it))
-        else {
-            return false;
+        let next = self.calibrations.next();
+        let needed = next.and_then(|segment| self.slice_time(lane, segment));
+        let left = |other: &Running| {
+            let known = other.expected.filter(|_| other.abandoned.is_none())?;
+            let whole = Duration::from_secs_f64(known.latency_us().max(0.0) / 1e6);
+            Some(whole.saturating_sub(other.since.elapsed()))
         };
-        let mut others = self.running.iter().flatten().peekable();
-        others.peek().is_some()
-            && others.all(|other| {
-                let left = other.expected.as_ref().map(|expected| {
-                    let all = Duration::from_secs_f64(expected.latency_us().max(0.0) / 1e6);
-                    all.saturating_sub(other.since.elapsed())
-                });
-                other.abandoned.is_none() && left.is_some_and(|left| left > needed)
-            })
+        needed.is_some_and(|needed| is_bubble(self.running.iter().flatten().map(left), needed))
     }
 
     /// Predicted time of a slice.

@@ -28,6 +28,7 @@ impl Serving {
             }
         }
         status.dispatch_us = self.dispatch.as_micros() as u64;
+        status.draft_sources = self.drafting.sources().clone();
         let calibrations = self.calibrations.counts();
         status.calibrated_rows = calibrations.rows;
         status.calibrated_early_rows = calibrations.early_rows;

@@ -1,0 +1,102 @@
+//! sd.npu as a whole, under the policy that ships, on a lane of an NPU and one that plays the iGPU: likely tokens from
+//! prefill, trees, verification by the NPU, and the rest of rejected drafts. Answers are those of a CPU in f32.
+
+use std::time::Duration;
+
+use heg_runtime::engine::{
+    DraftSource, EndTokens, Engine, EngineOptions, FaultPlan, Generation, Request, Speculation,
+};
+use heg_runtime::exec::ExecutorOptions;
+use heg_sched::{Class, Finish, Lane};
+use heg_tests::soft_npu::{InSoftNpu, soft_npu_or_skip};
+
+use super::asked::references;
+use super::{Machine, Scene, inside, lanes_of, policy_of};
+use crate::world::ANSWER_TOKENS;
+
+const TEST: &str = "npu::whole::each_act_of_sd_npu_is_seen_on_its_lanes";
+
+#[test]
+fn each_act_of_sd_npu_is_seen_on_its_lanes() {
+    if let Some((inside, scene)) = inside() {
+        return act(&inside, scene);
+    }
+    if soft_npu_or_skip(TEST) {
+        // With the policy as it is, on one NPU: `trees` has all of them.
+        let scene = Scene::all().nth(1).unwrap();
+        scene.play(TEST, Duration::from_secs(300), &[]);
+    }
+}
+
+fn act(inside: &InSoftNpu, scene: Scene) {
+    inside.forget();
+    let plan = FaultPlan::default();
+    // Chosen: longer than a slice of this model's rows, on a machine that is busy.
+    plan.slow_down(Lane::Npu, Duration::from_millis(20));
+    let engine = engine(scene, plan);
+    let all = references(scene.bits);
+    for round in 0..6 {
+        let class = if round == 0 {
+            Class::Reactive
+        } else {
+            Class::Proactive
+        };
+        let asked = all.iter().map(|reference| {
+            engine.generate(Request {
+                tokens_max: 6 * ANSWER_TOKENS,
+                end_tokens: EndTokens::Ignored,
+                ..Request::new(class, reference.prompt.clone())
+            })
+        });
+        let asked: Vec<Generation> = asked.collect();
+        for (generation, reference) in asked.into_iter().zip(all) {
+            let (tokens, ending) = generation.wait().unwrap();
+            assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
+            assert!(tokens.starts_with(&reference.answer), "{scene:?}");
+        }
+    }
+    let status = engine.status().unwrap();
+    drop(engine);
+    let trees = inside.log().count("tree");
+    let early = status.calibrated_early_rows;
+    println!(
+        "{:?}; {early} early rows, {trees} trees",
+        status.draft_sources
+    );
+    assert!(early > 0 && trees > 0, "{early} early rows, {trees} trees");
+    let of = |source| {
+        status
+            .draft_sources
+            .get(&source)
+            .copied()
+            .unwrap_or_default()
+    };
+    for source in [
+        DraftSource::Context,
+        DraftSource::History,
+        DraftSource::Calibrated,
+        DraftSource::Reuse,
+    ] {
+        assert!(of(source).drafted > 0, "{source:?}: {status:?}");
+    }
+    assert!(status.accepted_tokens > 0, "{status:?}");
+}
+
+/// An engine under the policy as it ships.
+fn engine(scene: Scene, plan: FaultPlan) -> Engine {
+    let loader = Machine::TwoLanes.loader(scene.bits.bundle());
+    let name = Some("sd-npu");
+    let policy = policy_of(name, &loader);
+    let options = EngineOptions {
+        exec: ExecutorOptions {
+            chunk_tokens: 32,
+            ..ExecutorOptions::default()
+        },
+        lanes: lanes_of(name),
+        speculation: Speculation::Tree,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start_with_faults(loader, policy, options, plan).unwrap();
+    engine.wait_ready().unwrap();
+    engine
+}

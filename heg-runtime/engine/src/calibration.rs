@@ -119,6 +119,8 @@ pub(super) struct Calibrations {
     tables: BTreeMap<FlowId, Arc<[Likely]>>,
     /// The last time at which a request needed a lane.
     wanted: Instant,
+    /// The time before which a lane could do nothing for a slice.
+    paused: Instant,
     counts: CalibrationCounts,
 }
 
@@ -141,6 +143,7 @@ impl Calibrations {
             running: None,
             tables: BTreeMap::new(),
             wanted: Instant::now(),
+            paused: Instant::now(),
             counts: CalibrationCounts::default(),
         }
     }
@@ -264,10 +267,10 @@ impl Calibrations {
         Some(self.since()? + QUIET)
     }
 
-    /// The time since which the next slice waits for a bubble; `None` if no rows wait, or a slice runs.
+    /// The time from which the next slice may run in a bubble; `None` if no rows wait, or a slice runs.
     pub(super) fn since(&self) -> Option<Instant> {
         let waits = self.running.is_none() && self.pending.iter().any(Pending::is_ready);
-        waits.then_some(self.wanted)
+        waits.then_some(self.wanted.max(self.paused))
     }
 
     /// The rows of the next slice.
@@ -326,6 +329,9 @@ impl Calibrations {
             self.drop_at(at);
             return false;
         };
+        if likely.is_empty() {
+            self.paused = Instant::now() + QUIET;
+        }
         let Some(known) = self.pending.get_mut(at).filter(|_| !likely.is_empty()) else {
             return false;
         };

@@ -441,6 +441,10 @@ impl LaneExecutor for FaultyExecutor {
         self.executor.takes_trees(tokens, context)
     }
 
+    fn is_at_hand(&mut self, launch: Launch) -> bool {
+        self.executor.is_at_hand(launch)
+    }
+
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError> {
         self.executor.logits(rows)
     }

@@ -64,6 +64,11 @@ pub(super) trait LaneExecutor: Send {
     /// Whether a sequence may have `tokens` new tokens that are a tree, if it has `context` with them.
     fn takes_trees(&self, tokens: usize, context: usize) -> bool;
 
+    /// Whether a launch waits for no load of a graph. Executors that load none keep the default.
+    fn is_at_hand(&mut self, _: Launch) -> bool {
+        true
+    }
+
     /// Returns the logits of the head's last run, as `rows` rows of V.
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError>;
 
@@ -126,6 +131,10 @@ impl LaneExecutor for Executor {
 
     fn takes_trees(&self, tokens: usize, context: usize) -> bool {
         self.takes_trees(tokens, context)
+    }
+
+    fn is_at_hand(&mut self, launch: Launch) -> bool {
+        self.is_at_hand(launch)
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError> {

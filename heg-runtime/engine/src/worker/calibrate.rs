@@ -14,7 +14,7 @@ const HEAD_ROWS: usize = 8;
 
 impl Worker {
     /// Returns the tokens that the model finds likely after each row of a slice; of fewer rows if a request wants the
-    /// lane.
+    /// lane, and of none if a graph has to be loaded first.
     pub(super) fn calibrate(&mut self, slice: &Slice) -> Result<Vec<Likely>, EngineError> {
         self.executor.begin(Class::Proactive, &[]);
         self.stopwatch.start();
@@ -32,8 +32,12 @@ impl Worker {
             last as usize,
             (first as usize, span.tokens),
         )?;
-        for group in [Group::Mha, Group::Ffn] {
-            if self.signals.is_wanted() {
+        let layer = [Group::Mha, Group::Ffn].map(|group| Launch {
+            layer: Some(last),
+            group,
+        });
+        for launch in layer {
+            if self.signals.is_wanted() || !self.executor.is_at_hand(launch) {
                 return Ok(likely);
             }
             let batch = Batch {
@@ -42,8 +46,7 @@ impl Worker {
                 spans: &[span],
                 trees: &[],
             };
-            let layer = Some(last);
-            self.launch(Launch { layer, group }, &batch)?;
+            self.launch(launch, &batch)?;
         }
         let single = |at| Span {
             row: at,

@@ -289,7 +289,7 @@ fn kernels() {
         },
     );
     check(
-        "`kernels[0].variants[1].takes_trees` is trees in Static { tokens: 8 }, expected trees in a `Bucket` only",
+        "`kernels[0].variants[1].takes_trees` is trees in Static { tokens: 4 }, expected trees in a `Bucket` only",
         |manifest| {
             manifest.kernels[0].variants[1].takes_trees = true;
         },

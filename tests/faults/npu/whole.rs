@@ -1,13 +1,13 @@
 //! sd.npu as a whole, under the policy that ships, on a lane of an NPU and one that plays the iGPU: likely tokens from
 //! prefill, trees, verification by the NPU, and the rest of rejected drafts. Answers are those of a CPU in f32.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heg_runtime::engine::{
-    DraftSource, EndTokens, Engine, EngineOptions, FaultPlan, Generation, Request, Speculation,
+    DraftSource, EndTokens, Engine, EngineOptions, Generation, Request, Speculation,
 };
 use heg_runtime::exec::ExecutorOptions;
-use heg_sched::{Class, Finish, Lane};
+use heg_sched::{Class, Finish};
 use heg_tests::soft_npu::{InSoftNpu, soft_npu_or_skip};
 
 use super::asked::references;
@@ -22,7 +22,7 @@ fn each_act_of_sd_npu_is_seen_on_its_lanes() {
         return act(&inside, scene);
     }
     if soft_npu_or_skip(TEST) {
-        // With the policy as it is, on one NPU: `trees` has all of them.
+        // On one NPU: `trees` has all of them.
         let scene = Scene::all().nth(1).unwrap();
         scene.play(TEST, Duration::from_secs(300), &[]);
     }
@@ -38,30 +38,31 @@ const SOURCES: [DraftSource; 4] = [
 
 fn act(inside: &InSoftNpu, scene: Scene) {
     inside.forget();
-    let plan = FaultPlan::default();
-    // Chosen: longer than a slice of this model's rows, on a machine that is busy.
-    plan.slow_down(Lane::Npu, Duration::from_millis(40));
-    let engine = engine(scene, plan.clone());
+    let engine = engine(scene);
     ask(&engine, scene, Class::Reactive);
-    let status = engine.status().unwrap();
-    assert!(status.calibrated_early_rows > 0, "{status:?}");
-    // The NPU verifies where it is as fast as its device.
-    plan.slow_down(Lane::Npu, Duration::ZERO);
-    let mut seen = (0, Vec::new());
+    // Rows without a bubble have one now.
+    let begin = Instant::now();
+    while engine.status().unwrap().calibrating_rows > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut seen = (0, [0; SOURCES.len()]);
     for _ in 0..ROUNDS_MAX {
         ask(&engine, scene, Class::Proactive);
         let sources = engine.status().unwrap().draft_sources;
         let drafted = SOURCES.map(|it| sources.get(&it).copied().unwrap_or_default().drafted);
-        seen = (inside.log().count("tree"), drafted.to_vec());
-        if seen.0 > 0 && seen.1.iter().all(|tokens| *tokens > 0) {
+        seen = (inside.log().count("tree"), drafted);
+        if seen.0 > 0 && drafted.iter().all(|tokens| *tokens > 0) {
             break;
         }
     }
     let status = engine.status().unwrap();
     drop(engine);
+    let (early, rows) = (status.calibrated_early_rows, status.calibrated_rows);
     println!("{seen:?}, {:?}", status.draft_sources);
+    println!("{early} of {rows} rows calibrated before the first token");
     let (trees, drafted) = seen;
-    assert!(trees > 0, "{status:?}");
+    assert!(trees > 0 && rows > 0, "{status:?}");
     assert!(drafted.iter().all(|tokens| *tokens > 0), "{status:?}");
     assert!(status.accepted_tokens > 0, "{status:?}");
 }
@@ -88,7 +89,7 @@ fn ask(engine: &Engine, scene: Scene, class: Class) {
 }
 
 /// An engine under the policy as it ships.
-fn engine(scene: Scene, plan: FaultPlan) -> Engine {
+fn engine(scene: Scene) -> Engine {
     let loader = Machine::TwoLanes.loader(scene.bits.bundle());
     let name = Some("sd-npu");
     let policy = policy_of(name, &loader);
@@ -101,7 +102,7 @@ fn engine(scene: Scene, plan: FaultPlan) -> Engine {
         speculation: Speculation::Tree,
         ..EngineOptions::default()
     };
-    let engine = Engine::start_with_faults(loader, policy, options, plan).unwrap();
+    let engine = Engine::start(loader, policy, options).unwrap();
     engine.wait_ready().unwrap();
     engine
 }

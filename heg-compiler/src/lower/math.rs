@@ -58,8 +58,8 @@ impl Ir<'_> {
         self.compare("LogicalAnd", a, b)
     }
 
-    pub(crate) fn either(&mut self, a: &Wire, b: &Wire) -> Wire {
-        self.compare("LogicalOr", a, b)
+    pub(crate) fn least(&mut self, a: &Wire, b: &Wire) -> Wire {
+        self.elementwise("Minimum", a, b)
     }
 
     pub(crate) fn select(&mut self, condition: &Wire, yes: &Wire, no: &Wire) -> Wire {

@@ -19,7 +19,7 @@ pub enum Speculation {
     Off,
     /// A chain of tokens, as long as they are likely to pay.
     Chain,
-    /// A tree of tokens if CPU programs verify it; a chain on other devices.
+    /// A tree of tokens; its first chain where attention takes no trees.
     Tree,
 }
 
@@ -177,6 +177,11 @@ impl DraftTokens {
         let drafted = self.tokens.len();
         self.tokens.truncate(tokens);
         (drafted - self.tokens.len()) as u32
+    }
+
+    /// Number of tokens.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
     }
 
     /// Whether some token has several successors.

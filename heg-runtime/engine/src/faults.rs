@@ -421,8 +421,8 @@ impl LaneExecutor for FaultyExecutor {
         }
     }
 
-    fn takes_trees(&self, rows: usize, context: usize) -> bool {
-        self.executor.takes_trees(rows, context)
+    fn takes_trees(&self, tokens: usize, context: usize) -> bool {
+        self.executor.takes_trees(tokens, context)
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError> {

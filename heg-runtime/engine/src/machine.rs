@@ -61,8 +61,8 @@ pub(super) trait LaneExecutor: Send {
         goes_on: &GoesOn<'_>,
     ) -> Result<usize, ExecError>;
 
-    /// Whether a batch of `rows` rows and contexts up to `context` may have drafts that are trees.
-    fn takes_trees(&self, rows: usize, context: usize) -> bool;
+    /// Whether a sequence may have `tokens` new tokens that are a tree, if it has `context` with them.
+    fn takes_trees(&self, tokens: usize, context: usize) -> bool;
 
     /// Returns the logits of the head's last run, as `rows` rows of V.
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError>;
@@ -124,8 +124,8 @@ impl LaneExecutor for Executor {
         self.launch_all(launches, batch, goes_on)
     }
 
-    fn takes_trees(&self, rows: usize, context: usize) -> bool {
-        self.takes_trees(rows, context)
+    fn takes_trees(&self, tokens: usize, context: usize) -> bool {
+        self.takes_trees(tokens, context)
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError> {

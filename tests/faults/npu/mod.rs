@@ -4,6 +4,7 @@
 mod agreement;
 mod asked;
 mod sweep;
+mod trees;
 mod worlds;
 
 use std::path::{Path, PathBuf};

@@ -104,9 +104,6 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
-    /// Whether its forms run batches whose tokens are a tree.
-    fn takes_trees(&self) -> bool;
-
     /// Its part of an executor.
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError>;
 

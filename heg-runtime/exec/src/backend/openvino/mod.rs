@@ -15,6 +15,7 @@ mod marks;
 mod rotary;
 mod sections;
 mod switching;
+mod tree;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -228,10 +229,6 @@ impl Backend for OpenVino {
             self.compiled_once(parts, rung)?
         };
         Ok(Box::new(self.request(parts, &compiled, &sections)?))
-    }
-
-    fn takes_trees(&self) -> bool {
-        false
     }
 
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {

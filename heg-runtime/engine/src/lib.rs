@@ -53,13 +53,16 @@ mod waits;
 mod warming;
 mod worker;
 
-pub use drafts::{DraftCounts, DraftTexts, Speculation};
+pub use drafts::{DraftCounts, DraftTexts, SourceCounts, Speculation};
 pub use engine::Engine;
 pub use error::EngineError;
 #[cfg(feature = "faults")]
 pub use faults::{Fault, FaultPlan, Rule, Victim};
 pub use generation::Generation;
 pub use health::{Health, LostLane};
+pub use heg_draft::DraftSource;
+#[cfg(feature = "faults")]
+pub use heg_draft::Likely;
 pub use kept::{KeptPrompt, KeptStatus};
 pub use options::{EngineOptions, Lanes};
 pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};

@@ -90,6 +90,12 @@ impl Executor {
         })
     }
 
+    /// Whether a launch waits for no load of a graph.
+    pub fn is_at_hand(&mut self, launch: Launch) -> bool {
+        let mut sessions = self.sessions.iter_mut();
+        sessions.all(|session| session.is_at_hand(launch, &mut self.forms))
+    }
+
     /// Announces the work that the following launches belong to.
     pub fn expect(&mut self, coming: Coming) {
         for session in &mut self.sessions {

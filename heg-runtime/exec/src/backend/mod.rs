@@ -175,6 +175,11 @@ pub(crate) trait Session: Send {
         false
     }
 
+    /// Whether a launch waits for no load of a graph.
+    fn is_at_hand(&mut self, _: Launch, _: &mut FormTable) -> bool {
+        true
+    }
+
     /// Asks before every load of a graph whether it may succeed.
     #[cfg(feature = "faults")]
     fn permit_loads(&mut self, _: &LoadPermit) {}

@@ -25,6 +25,7 @@ use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Kernel, Manifest};
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory};
+use heg_sched::Launch;
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Group, Soc};
 
@@ -299,6 +300,10 @@ impl Session for OpenVinoSession {
 
     fn rest(&mut self, forms: &mut FormTable) -> bool {
         self.switching.rest(forms)
+    }
+
+    fn is_at_hand(&mut self, launch: Launch, forms: &mut FormTable) -> bool {
+        self.switching.is_at_hand(launch, forms)
     }
 
     #[cfg(feature = "faults")]

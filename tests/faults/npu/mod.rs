@@ -5,6 +5,7 @@ mod agreement;
 mod asked;
 mod sweep;
 mod trees;
+mod whole;
 mod worlds;
 
 use std::path::{Path, PathBuf};

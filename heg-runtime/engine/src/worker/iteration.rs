@@ -280,14 +280,13 @@ impl Default for Way {
 }
 
 impl Way {
-    /// Notes whether the token drafted after a row is the likeliest there, if no token was chosen after that row.
-    /// Trees are left out: none of their tokens is alone in its place.
+    /// Notes which of the tokens drafted after a row is the likeliest there, if no token was chosen after that row.
     fn compare(&mut self, row: usize, draft: &DraftRows<'_>, logits: &[f32]) {
-        if let (Some(token), None) = (draft.tokens.get(row), draft.follows)
-            && is_likeliest(logits, *token)
-        {
-            self.likeliest.resize(draft.tokens.len(), false);
-            self.likeliest[row] = true;
+        for (at, token) in draft.after(row) {
+            if is_likeliest(logits, token) {
+                self.likeliest.resize(draft.tokens.len(), false);
+                self.likeliest[at] = true;
+            }
         }
     }
 

@@ -106,7 +106,7 @@ impl Machine {
 
     /// Times that parts of a GPU took beside its work so far.
     pub(super) fn hand_overs_of_gpu(&self) -> Option<HandOvers> {
-        self.pair.as_ref()?.hand_overs_of_half()
+        self.pair.as_ref()?.partner_hand_overs()
     }
 
     /// Times that the sides of a pair took to hand over so far.

@@ -5,7 +5,6 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
-mod calibration;
 mod deadlines;
 mod drafts;
 mod explained;

@@ -4,8 +4,6 @@
 mod agreement;
 mod asked;
 mod sweep;
-mod trees;
-mod whole;
 mod worlds;
 
 use std::path::{Path, PathBuf};

@@ -221,6 +221,10 @@ impl Backend for GpuPrograms {
         }))
     }
 
+    fn takes_trees(&self) -> bool {
+        true
+    }
+
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
         Ok(Box::new(GpuSession::new(room)))
     }

@@ -5,39 +5,21 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+
 use std::time::Duration;
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{EndTokens, Engine, EngineOptions, Generation, Request, Status, Update};
 use heg_runtime::exec::ExecutorOptions;
-use heg_sched::{
-    Action, Class, Event, Finish, Lane, LayerKernel, Mechanism, Micros, Observer, RequestId,
-};
+use heg_sched::{Class, Finish, Lane, LayerKernel, Mechanism, RequestId};
 use heg_spec::{Isa, Policy, shipped};
 use heg_tests::{Workbench, fixture};
-use heg_workload::{LaunchOutcome, RunTrace, TraceRecorder, TracedCall, TracedLaunch};
+use heg_workload::{LaunchOutcome, RunTrace, TracedCall, TracedLaunch};
 
 use crate::gpu_lanes::gpu_or_skip;
+use crate::watched::Watch;
 
 const CHUNK_TOKENS: usize = 32;
-
-/// The trace of a run, shared by all clones.
-#[derive(Clone, Default)]
-struct Watch(Arc<Mutex<(TraceRecorder, RunTrace)>>);
-
-impl Observer for Watch {
-    fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]) {
-        let (recorder, trace) = &mut *self.0.lock().unwrap();
-        recorder.stepped(now, event, actions, |event| trace.add(event));
-    }
-}
-
-impl Watch {
-    fn has_started(&self, at_least: usize) -> bool {
-        self.0.lock().unwrap().1.launches().len() >= at_least
-    }
-}
 
 /// The results of a run: answers, the trace, and the engine's status at its end.
 struct Mixed {
@@ -81,9 +63,9 @@ fn run(bundle: &Path, soc: &str, policy: Policy) -> Mixed {
     };
     let mut answers = Vec::new();
     for round in 0..3 {
-        let launches = watch.0.lock().unwrap().1.launches().len();
+        let launches = watch.ask(|trace| trace.launches().len());
         let background = submit(Class::Proactive, 2 * round, 12 * CHUNK_TOKENS + 9);
-        while !watch.has_started(launches + 4) {
+        while watch.ask(|trace| trace.launches().len()) < launches + 4 {
             std::thread::sleep(Duration::from_millis(1));
         }
         let person = submit(Class::Reactive, 2 * round + 1, 10 * CHUNK_TOKENS + 5);
@@ -91,7 +73,7 @@ fn run(bundle: &Path, soc: &str, policy: Policy) -> Mixed {
     }
     let status = engine.status().unwrap();
     drop(engine);
-    let trace = watch.0.lock().unwrap().1.clone();
+    let trace = watch.ask(RunTrace::clone);
     Mixed {
         answers,
         trace,

@@ -41,3 +41,4 @@ mod speculation;
 mod swept_chunk;
 mod trained;
 mod unfinished;
+mod watched;

@@ -66,9 +66,12 @@ struct Turn<'a> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
-    let how = (arguments.speculate, arguments.baked.states());
     let machine = &arguments.machine;
-    let engine = machine.engine(machine.loader(&loaded)?, how)?;
+    let engine = machine.engine(
+        machine.loader(&loaded)?,
+        arguments.speculate,
+        arguments.baked.states(),
+    )?;
     let beginning = arguments.baked.beginning(&loaded)?;
     let (system, tools) = beginning.map_or_else(
         || {

@@ -121,14 +121,10 @@ impl Machine {
     pub(crate) fn engine(
         &self,
         loader: Loader,
-        (speculate, baked): (Speculate, StateChoice),
+        speculate: Speculate,
+        baked: StateChoice,
     ) -> Result<Engine, RuntimeError> {
-        let options = EngineOptions {
-            exec: self.executor_options(&loader),
-            speculation: speculate.into(),
-            baked,
-            ..EngineOptions::default()
-        };
+        let options = self.engine_options(&loader, speculate, baked);
         Ok(Engine::start_single_with(loader, options)?)
     }
 
@@ -137,18 +133,28 @@ impl Machine {
         &self,
         policy: Option<&str>,
         loader: Loader,
-        (speculate, baked): (Speculate, StateChoice),
+        speculate: Speculate,
+        baked: StateChoice,
     ) -> Result<Engine, RuntimeError> {
         let Some(policy) = policy else {
-            return self.engine(loader, (speculate, baked));
+            return self.engine(loader, speculate, baked);
         };
-        let options = EngineOptions {
-            exec: self.executor_options(&loader),
+        let options = self.engine_options(&loader, speculate, baked);
+        Ok(Engine::start(loader, read_policy(policy)?, options)?)
+    }
+
+    fn engine_options(
+        &self,
+        loader: &Loader,
+        speculate: Speculate,
+        baked: StateChoice,
+    ) -> EngineOptions {
+        EngineOptions {
+            exec: self.executor_options(loader),
             speculation: speculate.into(),
             baked,
             ..EngineOptions::default()
-        };
-        Ok(Engine::start(loader, read_policy(policy)?, options)?)
+        }
     }
 
     /// Returns the executor options from the command line, with those that suit the loader's devices for the rest.

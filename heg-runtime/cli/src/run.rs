@@ -231,8 +231,8 @@ impl Arguments {
 
     fn engine(&self, loader: Loader) -> Result<Engine, RuntimeError> {
         let policy = self.policy.as_deref();
-        let how = (self.speculate, self.baked.states());
-        self.machine.engine_by(policy, loader, how)
+        self.machine
+            .engine_by(policy, loader, self.speculate, self.baked.states())
     }
 
     /// Returns the tokens of the predicted answer.

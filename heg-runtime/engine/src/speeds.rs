@@ -40,7 +40,7 @@ fn swept_chunk(loader: &Loader) -> Option<usize> {
     usize::try_from(chunk).ok()
 }
 
-/// Returns the bundle's annotations and the profile of the loader's devices, as far as they can be read.
+/// Returns the bundle's annotations and the profile of the loader's devices; `None` for one that cannot be read.
 fn written_and_measured(loader: &Loader) -> (Option<Annotations>, Option<Profile>) {
     let bundle = loader.bundle();
     let profile = || load_profile(loader.cache()?, bundle, &identities(loader)).ok()?;
@@ -117,7 +117,7 @@ fn costs_of(
 #[cfg(test)]
 mod tests {
     use heg_artifacts::Bundle;
-    use heg_artifacts::manifest::Term;
+    use heg_artifacts::manifest::{Kernel, Term};
     use heg_profiler::AnchorSource;
     use heg_profiler::annotation::{
         ChunkCost, ChunkSweep, Contention, KernelCost, RawContention, Regime, SocAnnotation,
@@ -134,10 +134,9 @@ mod tests {
         "/../../artifacts/testdata/v1/tiny.heg"
     );
 
-    #[test]
-    fn a_profile_says_what_kernels_take_by_their_rows() {
-        let bundle = Bundle::open(TINY).unwrap();
-        let mut manifest = bundle.manifest().clone();
+    /// A manifest whose kernels all move 1000 B.
+    fn with_equal_bytes(manifest: &Manifest) -> Manifest {
+        let mut manifest = manifest.clone();
         for kernel in &mut manifest.kernels {
             kernel.work.bytes = vec![Term {
                 factor: 1000,
@@ -145,7 +144,35 @@ mod tests {
                 context: 0,
             }];
         }
-        let manifest = &manifest;
+        manifest
+    }
+
+    fn model(manifest: &Manifest) -> ModelShape {
+        ModelShape {
+            layers: manifest.layers.len() as u32,
+            chunk_tokens: 64,
+            context_tokens: 128,
+            kv_bytes_per_token: 1,
+        }
+    }
+
+    /// The latencies that were measured of a kernel on a device: rows, context, µs.
+    fn measured(kernel: &Kernel, entries: Vec<(u32, u32, f64)>) -> VariantProfile {
+        let mut variants = kernel.variants.iter();
+        let variant = variants.find(|it| it.device == DeviceClass::Cpu).unwrap();
+        VariantProfile {
+            kernel: kernel.name.clone(),
+            shape: variant.shape,
+            binding: variant.binding,
+            context_step: 1,
+            table: LatencyTable::try_from(entries).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_profile_says_what_kernels_take_by_their_rows() {
+        let bundle = Bundle::open(TINY).unwrap();
+        let manifest = &with_equal_bytes(bundle.manifest());
         let device = DeviceIdentity {
             class: DeviceClass::Cpu,
             openvino: "CPU".to_owned(),
@@ -156,22 +183,9 @@ mod tests {
         let mut profile = Profile::new(bundle.manifest_id(), "host-cpu", vec![device]);
         let ffn = first_kernels(manifest).find(|kernel| kernel.group == Group::Ffn);
         let ffn = ffn.unwrap();
-        let mut variants = ffn.variants.iter();
-        let variant = variants.find(|it| it.device == DeviceClass::Cpu).unwrap();
         let entries = vec![(1, 0, 100.0), (4, 0, 104.0), (64, 0, 900.0)];
-        profile.devices[0].variants.push(VariantProfile {
-            kernel: ffn.name.clone(),
-            shape: variant.shape,
-            binding: variant.binding,
-            context_step: 1,
-            table: LatencyTable::try_from(entries).unwrap(),
-        });
-        let model = ModelShape {
-            layers: manifest.layers.len() as u32,
-            chunk_tokens: 64,
-            context_tokens: 128,
-            kv_bytes_per_token: 1,
-        };
+        profile.devices[0].variants.push(measured(ffn, entries));
+        let model = model(manifest);
         let costs = costs_of(manifest, "host-cpu", model, None, Some(&profile)).unwrap();
         let ffn_us = |tokens| {
             let call = Call::Prefill {
@@ -198,12 +212,7 @@ mod tests {
         let bundle = Bundle::open(TINY).unwrap();
         let manifest = bundle.manifest();
         let mut profile = Profile::new(bundle.manifest_id(), "host-roles", Vec::new());
-        let model = ModelShape {
-            layers: manifest.layers.len() as u32,
-            chunk_tokens: 64,
-            context_tokens: 128,
-            kv_bytes_per_token: 1,
-        };
+        let model = model(manifest);
         let load = |lane| LaneLoad {
             lane,
             bandwidth: 0.0,
@@ -230,15 +239,7 @@ mod tests {
     #[test]
     fn a_profile_says_what_kernels_draw_of_the_bandwidth() {
         let bundle = Bundle::open(TINY).unwrap();
-        let mut manifest = bundle.manifest().clone();
-        for kernel in &mut manifest.kernels {
-            kernel.work.bytes = vec![Term {
-                factor: 1000,
-                tokens: 0,
-                context: 0,
-            }];
-        }
-        let manifest = &manifest;
+        let manifest = &with_equal_bytes(bundle.manifest());
         let ffn = first_kernels(manifest).find(|kernel| kernel.group == Group::Ffn);
         let ffn = ffn.unwrap();
         let device = |class| DeviceIdentity {
@@ -251,22 +252,10 @@ mod tests {
         let devices = [DeviceClass::Npu, DeviceClass::Igpu].map(device).to_vec();
         let mut profile = Profile::new(bundle.manifest_id(), "host-roles", devices);
         for (device, time_us) in profile.devices.iter_mut().zip([100.0, 40.0]) {
-            let mut variants = ffn.variants.iter();
-            let variant = variants.find(|it| it.device == DeviceClass::Cpu).unwrap();
-            device.variants.push(VariantProfile {
-                kernel: ffn.name.clone(),
-                shape: variant.shape,
-                binding: variant.binding,
-                context_step: 1,
-                table: LatencyTable::try_from(vec![(64, 0, time_us)]).unwrap(),
-            });
+            let entries = vec![(64, 0, time_us)];
+            device.variants.push(measured(ffn, entries));
         }
-        let model = ModelShape {
-            layers: manifest.layers.len() as u32,
-            chunk_tokens: 64,
-            context_tokens: 128,
-            kv_bytes_per_token: 1,
-        };
+        let model = model(manifest);
         let costs = costs_of(manifest, "host-roles", model, None, Some(&profile)).unwrap();
         let call = Call::Prefill {
             kernel: LayerKernel::Ffn,

@@ -67,7 +67,11 @@ impl ChatRequest {
         let tooling = Tooling::take(&mut fields)?;
         let mut variables = fields.map("chat_template_kwargs")?.unwrap_or_default();
         let switches = foreign::template_switches(&mut fields, &mut variables)?;
-        fields.only("echo", is_no, "answers with the new message alone")?;
+        fields.only(
+            "echo",
+            foreign::is_false,
+            "answers with the new message alone",
+        )?;
         let conversation = Conversation {
             messages,
             tools: tooling.tools.clone(),
@@ -182,10 +186,6 @@ fn name(fields: &mut Fields, field: &str) -> Result<Option<String>> {
         }
         name => Ok(name),
     }
-}
-
-fn is_no(value: &Value) -> bool {
-    value == &Value::Bool(false)
 }
 
 fn is_one(value: &Value) -> bool {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use heg_sched::{ActivationCounts, Mechanism};
 
-/// How often each mechanism of a policy acted in a run, in the order in which their rules are asked.
+/// Counts of the mechanisms of a policy in a run, in the order in which their rules are asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MechanismUse {
     /// The mechanisms that the policy has on, each with the steps in which it acted, and in which it would have if none

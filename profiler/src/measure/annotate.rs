@@ -41,7 +41,7 @@ impl DeviceProfile {
         variants.filter_map(|variant| Some((variant, work_of(manifest, &variant.kernel)?)))
     }
 
-    /// What the device's kernels reached.
+    /// The peaks that the device's kernels reached.
     fn peaks(&self, manifest: &Manifest) -> Option<DevicePeaks> {
         let measured = self.measured(manifest);
         peaks_of(measured.map(|(variant, work)| (work, &variant.table)))

@@ -4,7 +4,7 @@ use heg_sched::{Class, Lane, Mechanism, RequestId};
 
 use super::{CHUNK, Played, World, end, policy};
 
-/// Five background answers, of which the first have the longest contexts, and a person's that comes while they decode.
+/// Five background answers, the longest contexts first, and a person's that comes while they decode.
 fn answers_and_a_person(world: &World, removed: &[Mechanism]) -> Played {
     let policy = policy("agent-xpu", |policy| {
         removed.iter().for_each(|it| it.remove(policy));

@@ -10,7 +10,7 @@ mod bandwidth;
 mod prompts;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,18 +25,18 @@ use heg_runtime::engine::{
 use heg_runtime::exec::{ExecutorOptions, Loader};
 use heg_runtime::profile::file::ProfileFile;
 use heg_runtime::profile::{BundleSubject, Extent, identities};
-use heg_sched::{
-    Action, ActivationCounts, Class, Event, Finish, Lane, Mechanism, Micros, Observer, RequestId,
-};
+use heg_sched::{ActivationCounts, Class, Finish, Lane, Mechanism, Micros, RequestId};
 use heg_spec::{Policy, shipped};
 use heg_tests::Workbench;
 use heg_tests::roles::{compile, drop_unused, rewrite};
-use heg_workload::{RunTrace, TraceRecorder, TracedCall, TracedLaunch, TracedRequest};
+use heg_workload::{RunTrace, TracedCall, TracedLaunch, TracedRequest};
+
+use crate::watched::Watch;
 
 /// The SoC on which CPU programs play both devices.
 const SOC: &str = "host-roles";
 
-/// Tokens of a chunk, of which the bundle has kernels.
+/// Tokens of a chunk of the bundle's kernels.
 const CHUNK: usize = 32;
 
 /// Chosen: what takes a second takes no more than this on a machine that is busy with other tests.
@@ -150,19 +150,8 @@ impl World {
         ask(&stage);
         let counts = stage.engine.status().unwrap().mechanisms;
         drop(stage.engine);
-        let trace = stage.watch.0.lock().unwrap().1.clone();
+        let trace = stage.watch.ask(RunTrace::clone);
         Played { trace, counts }
-    }
-}
-
-/// The trace of a run, shared by all clones.
-#[derive(Clone, Default)]
-struct Watch(Arc<Mutex<(TraceRecorder, RunTrace)>>);
-
-impl Observer for Watch {
-    fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]) {
-        let (recorder, trace) = &mut *self.0.lock().unwrap();
-        recorder.stepped(now, event, actions, |event| trace.add(event));
     }
 }
 
@@ -200,13 +189,13 @@ impl Stage {
     #[track_caller]
     fn wait_until(&self, holds: impl Fn(&RunTrace) -> bool) {
         let begin = Instant::now();
-        while !holds(&self.watch.0.lock().unwrap().1) {
+        while !self.watch.ask(&holds) {
             assert!(begin.elapsed() < LIMIT, "it takes too long");
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Waits until so many requests have their first token.
+    /// Waits until `count` requests have their first token.
     #[track_caller]
     fn wait_for_first_tokens(&self, count: usize) {
         self.wait_until(|trace| {
@@ -215,7 +204,7 @@ impl Stage {
         });
     }
 
-    /// Waits until so many kernels of prompts of a class have run.
+    /// Waits until `count` kernels of prompts of a class have run.
     #[track_caller]
     fn wait_for_kernels(&self, class: Class, count: usize) {
         self.wait_until(|trace| {

@@ -15,7 +15,7 @@ pub enum KernelBound {
     Compute,
 }
 
-/// A kernel that runs on a lane, as far as its neighbours feel it.
+/// The load that a kernel on a lane is for its neighbours.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LaneLoad {
     /// The lane.

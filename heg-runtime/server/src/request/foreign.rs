@@ -223,7 +223,7 @@ fn is_true(value: &Value) -> bool {
     value == &Value::Bool(true)
 }
 
-fn is_false(value: &Value) -> bool {
+pub(super) fn is_false(value: &Value) -> bool {
     value == &Value::Bool(false)
 }
 

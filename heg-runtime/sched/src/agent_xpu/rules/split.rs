@@ -115,7 +115,7 @@ fn layer_times(view: &dyn View, prefill: &Prefill) -> Option<LayerTimes> {
     })
 }
 
-/// Returns the time of a lane's kernels, each of which meets all those of another lane, for as long as they take.
+/// Returns the time of a lane's kernels, if each of them meets all those of another lane for as long as they take.
 fn beside(
     view: &dyn View,
     (lane, own): (Lane, &[Cost]),

@@ -80,15 +80,23 @@ pub(crate) fn served_by(
     policy: Policy,
     options: EngineOptions,
 ) -> ServedModel {
+    served_and_engine(bundle, soc, policy, options).0
+}
+
+/// Returns the bundle on an engine of its own, and another handle of that engine.
+pub(crate) fn served_and_engine(
+    bundle: &Path,
+    soc: &str,
+    policy: Policy,
+    mut options: EngineOptions,
+) -> (ServedModel, Engine) {
     let loaded = Loaded::open(bundle).unwrap();
     let loader = loaded.loader(&shipped::soc(soc).unwrap()).unwrap();
     let timeline = Timeline::default();
-    let options = EngineOptions {
-        observers: vec![Box::new(timeline.clone())],
-        ..options
-    };
+    options.observers.push(Box::new(timeline.clone()));
     let engine = Engine::start(loader, policy, options).unwrap();
-    ServedModel::new(&loaded, engine, timeline, worker_program()).unwrap()
+    let served = ServedModel::new(&loaded, engine.clone(), timeline, worker_program());
+    (served.unwrap(), engine)
 }
 
 impl Host {

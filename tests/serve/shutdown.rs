@@ -4,15 +4,19 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
+use heg_runtime::engine::EngineOptions;
+use heg_sched::{Action, Event, Micros, Observer};
 use heg_server::{Server, ServerOptions, shutdown_signal};
+use heg_spec::shipped;
 use heg_tests::chain;
 use serde_json::{Value, json};
 
 use crate::client::Connection;
-use crate::host::{Host, served, wait_until};
+use crate::host::{Host, bundle, served, served_and_engine, wait_until};
 
 #[test]
 fn the_socket_is_the_users_own() {
@@ -121,6 +125,42 @@ fn a_second_signal_ends_the_time_of_grace() {
     });
     check_told(told);
     host.end().unwrap();
+}
+
+/// An observer that tells of its end.
+struct Ended(Sender<&'static str>);
+
+impl Observer for Ended {
+    fn stepped(&mut self, _: Micros, _: &Event, _: &[Action]) {}
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.send("ended");
+    }
+}
+
+/// A trace is whole when the server returns, though somebody still holds the engine.
+#[test]
+fn observers_end_before_the_server_does() {
+    let (ended, told) = channel();
+    let (handle, engine) = channel();
+    let served = move || {
+        let options = EngineOptions {
+            observers: vec![Box::new(Ended(ended))],
+            ..EngineOptions::default()
+        };
+        let policy = shipped::policy("agent-xpu").unwrap();
+        let (served, engine) = served_and_engine(bundle(), "host-cpu", policy, options);
+        handle.send(engine).unwrap();
+        served
+    };
+    let host = Host::serving(served, |_| ());
+    let engine = engine.recv().unwrap();
+    assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
+    host.end().unwrap();
+    assert_eq!(told.try_recv(), Ok("ended"));
+    assert!(engine.status().is_err());
 }
 
 #[test]

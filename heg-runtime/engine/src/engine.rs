@@ -124,6 +124,12 @@ impl Engine {
         self.ask(Message::WaitReady)?
     }
 
+    /// Shuts the engine down though other handles may be left: requests under way end, later ones are turned away. Returns
+    /// when its observers have been dropped, so that a trace is whole.
+    pub fn shut_down(&self) {
+        self.0.shut_down();
+    }
+
     /// Submits a request, even before kernels are ready. `listener` receives its updates on the engine's thread,
     /// which waits for it; see [`generate`](Self::generate) for an iterator instead. A request that can never run is
     /// refused at once, on the caller's thread. The texts that its answer is drafted from are also made there, unless
@@ -309,20 +315,26 @@ impl Engine {
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
+impl Shared {
+    fn shut_down(&self) {
         let _ = self.inbox.send(Message::Shutdown);
-        let thread = self
+        let mut conductor = self
             .conductor
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // A listener may hold the last handle: the conductor does not wait for itself.
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
+        let is_other = |it: &JoinHandle<()>| it.thread().id() != std::thread::current().id();
+        if conductor.as_ref().is_some_and(is_other)
+            && let Some(thread) = conductor.take()
         {
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.shut_down();
     }
 }
 

@@ -257,7 +257,7 @@ impl Server {
         let state = Arc::new(State::new(served, self.options));
         let engine = state.served.engine.clone();
         let outcome = self.runtime.block_on(async {
-            let warm = Arc::clone(&state);
+            let (warm, engine) = (Arc::clone(&state), engine.clone());
             let (failed, failure) = tokio::sync::oneshot::channel();
             // On a thread of its own, because the runtime's threads tokenize.
             std::thread::spawn(move || match engine.wait_ready() {
@@ -286,6 +286,8 @@ impl Server {
             }
         });
         self.runtime.shutdown_background();
+        // Threads that are left may hold handles of the engine until the process ends: too late for its observers.
+        engine.shut_down();
         outcome
     }
 }

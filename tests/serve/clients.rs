@@ -1,4 +1,4 @@
-//! The official clients: OpenAI's for Python, and LangChain's on top of it.
+//! The official clients: OpenAI's and Anthropic's for Python, and LangChain's on top of the first.
 //!
 //! They live in a Python environment below the target folder, which `cargo xtask setup --clients` makes.
 
@@ -50,6 +50,26 @@ pub(crate) fn said(output: &Output) -> String {
 fn the_clients_of_openai_and_langchain_are_answered() {
     let test = "the_clients_of_openai_and_langchain_are_answered";
     let Some(output) = run_or_skip(test, "clients.py", "/v1") else {
+        return;
+    };
+    assert!(output.status.success(), "{}", said(&output));
+    insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap());
+}
+
+#[test]
+fn the_client_of_openai_has_conversations() {
+    let test = "the_client_of_openai_has_conversations";
+    let Some(output) = run_or_skip(test, "responses_client.py", "/v1") else {
+        return;
+    };
+    assert!(output.status.success(), "{}", said(&output));
+    insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap());
+}
+
+#[test]
+fn the_client_of_anthropic_is_answered() {
+    let test = "the_client_of_anthropic_is_answered";
+    let Some(output) = run_or_skip(test, "anthropic_client.py", "") else {
         return;
     };
     assert!(output.status.success(), "{}", said(&output));

@@ -6,6 +6,7 @@
 
 mod answers;
 mod bounds;
+mod cases;
 mod client;
 mod clients;
 mod confined;
@@ -17,8 +18,10 @@ mod limits;
 mod loads;
 mod log_probs;
 mod loop_time;
+mod messages;
 mod page;
 mod refusals;
+mod responses;
 mod sampling;
 mod sending;
 mod shutdown;

@@ -49,7 +49,7 @@ enum Command {
     Run(run::Arguments),
     /// Talk with the model, keeping the conversation in its KV cache
     Chat(chat::Arguments),
-    /// Serve the model to many clients at once over OpenAI's API
+    /// Serve the model to many clients at once over OpenAI's and Anthropic's APIs
     Serve(serve::Arguments),
     /// Read once what conversations begin with, and write a bundle that has it
     Bake(bake::Arguments),

@@ -1,4 +1,4 @@
-//! `heg serve`: serves a bundle over OpenAI's API, until the process is told to end.
+//! `heg serve`: serves a bundle over OpenAI's and Anthropic's APIs, until the process is told to end.
 
 use std::io::Write;
 use std::num::NonZeroU32;

@@ -1,5 +1,6 @@
-//! Answers in the format of OpenAI's API, whole and in chunks, for both routes.
+//! Answers in the format of OpenAI's API, whole and in chunks, for its two routes with choices.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,31 +12,27 @@ use super::log_probs::{LogProbsField, ScoredToken};
 use heg_runtime::FinishReason;
 use heg_text::{Said, Tokenizer, ToolCall};
 
-/// The API of an answer. The two differ in names, and in where the text stands.
+/// The API of an answer with choices. The two differ in names, and in where the text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiKind {
     Chat,
     Completion,
 }
 
-impl ApiKind {
-    /// Returns the prefix of answer ids.
-    pub(super) fn id_prefix(self) -> &'static str {
-        match self {
-            Self::Chat => "chatcmpl",
-            Self::Completion => "cmpl",
-        }
-    }
-}
-
-/// The fields common to all parts of an answer.
+/// The name of an answer, and of the model that gives it.
 #[derive(Debug, Clone)]
-pub(super) struct Envelope {
-    pub(super) api: ApiKind,
+pub(super) struct Label {
     pub(super) id: String,
     /// Seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
+}
+
+/// The fields common to all parts of an answer with choices.
+#[derive(Debug, Clone)]
+pub(super) struct Envelope {
+    pub(super) api: ApiKind,
+    pub(super) label: Label,
     /// Identification of the model and software that made the answer.
     pub(super) fingerprint: String,
     /// The tokenizer that gives the tokens of log probabilities their names.
@@ -47,8 +44,8 @@ pub(super) struct Envelope {
 pub(super) struct Piece {
     /// Index of the answer among those to its request.
     pub(super) index: usize,
-    pub(super) text: String,
-    pub(super) calls: Vec<ToolCall>,
+    /// Text and calls as they were said; no two texts follow each other.
+    pub(super) parts: Vec<Said>,
     /// Number of calls in earlier pieces.
     pub(super) calls_before: usize,
     /// The piece's tokens, if they were asked for.
@@ -92,25 +89,67 @@ impl Piece {
     /// Appends text and calls to the piece.
     pub(super) fn add(&mut self, said: Vec<Said>) {
         for said in said {
-            match said {
-                Said::Text(text) => self.text.push_str(&text),
-                Said::Call(call) => self.calls.push(call),
+            match (self.parts.last_mut(), said) {
+                (Some(Said::Text(before)), Said::Text(text)) => before.push_str(&text),
+                (_, said) => self.parts.push(said),
             }
+        }
+    }
+
+    /// Puts a text in front of the piece.
+    pub(super) fn prepend(&mut self, text: String) {
+        match self.parts.first_mut() {
+            Some(Said::Text(behind)) => behind.insert_str(0, &text),
+            _ => self.parts.insert(0, Said::Text(text)),
+        }
+    }
+
+    /// Returns the size of text and calls, in bytes.
+    pub(super) fn text_bytes(&self) -> usize {
+        let bytes = self.parts.iter().map(|part| match part {
+            Said::Text(text) => text.len(),
+            Said::Call(call) => call.name.len() + call.arguments.len(),
+        });
+        bytes.sum()
+    }
+
+    pub(super) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.parts.iter().filter_map(|part| match part {
+            Said::Call(call) => Some(call),
+            Said::Text(_) => None,
+        })
+    }
+
+    fn has_calls(&self) -> bool {
+        self.calls().next().is_some()
+    }
+
+    /// Returns the text, without the calls.
+    fn text(&self) -> Cow<'_, str> {
+        let mut texts = self.parts.iter().filter_map(|part| match part {
+            Said::Text(text) => Some(text.as_str()),
+            Said::Call(_) => None,
+        });
+        let first = texts.next().unwrap_or_default();
+        match texts.next() {
+            None => first.into(),
+            Some(second) => [first, second].into_iter().chain(texts).collect(),
         }
     }
 
     /// Returns the text; null if there are calls instead.
     fn content(&self) -> Value {
-        if self.text.is_empty() && !self.calls.is_empty() {
+        let text = self.text();
+        if text.is_empty() && self.has_calls() {
             return Value::Null;
         }
-        self.text.as_str().into()
+        text.into()
     }
 
     /// Returns the finish reason: `tool_calls` if this piece or an earlier one has calls.
     fn reason(&self, reason: FinishReason) -> &'static str {
         match reason {
-            FinishReason::Stop if self.calls_before + self.calls.len() > 0 => "tool_calls",
+            FinishReason::Stop if self.calls_before > 0 || self.has_calls() => "tool_calls",
             other => other.name(),
         }
     }
@@ -131,12 +170,12 @@ impl Envelope {
                     let mut message = json!({
                         "role": "assistant", "content": piece.content(), "refusal": null
                     });
-                    if !piece.calls.is_empty() {
+                    if piece.has_calls() {
                         message["tool_calls"] = self.calls(&piece, Numbers::Omitted);
                     }
                     choice.message = Some(message);
                 }
-                ApiKind::Completion => choice.text = Some(piece.text),
+                ApiKind::Completion => choice.text = Some(piece.text().into_owned()),
             }
             choice.logprobs = self.log_probs(piece.scored);
             choice.token_ids = piece.token_ids;
@@ -161,7 +200,7 @@ impl Envelope {
         let mut choice = self.choice(piece.index, finish_reason);
         match (self.api, place) {
             (ApiKind::Chat, place) => choice.delta = Some(self.delta(&piece, place)),
-            (ApiKind::Completion, _) => choice.text = Some(piece.text),
+            (ApiKind::Completion, _) => choice.text = Some(piece.text().into_owned()),
         }
         choice.logprobs = self.log_probs(piece.scored);
         choice.token_ids = piece.token_ids;
@@ -169,14 +208,14 @@ impl Envelope {
     }
 
     fn delta(&self, piece: &Piece, place: ChunkPlace) -> Value {
-        let says_nothing =
-            piece.text.is_empty() && (!piece.calls.is_empty() || place != ChunkPlace::Middle);
+        let (text, has_calls) = (piece.text(), piece.has_calls());
+        let says_nothing = text.is_empty() && (has_calls || place != ChunkPlace::Middle);
         let mut delta = match place {
             ChunkPlace::First => json!({"role": "assistant", "content": piece.content()}),
             _ if says_nothing => json!({}),
-            _ => json!({"content": piece.text}),
+            _ => json!({"content": text}),
         };
-        if !piece.calls.is_empty() {
+        if has_calls {
             delta["tool_calls"] = self.calls(piece, Numbers::Included);
         }
         delta
@@ -200,7 +239,7 @@ impl Envelope {
 
     /// Calls as JSON: numbered in a chunk, without numbers in a message.
     fn calls(&self, piece: &Piece, numbers: Numbers) -> Value {
-        let answer = self.id.rsplit('-').next().unwrap_or_default();
+        let answer = self.label.id.rsplit('-').next().unwrap_or_default();
         let call = |(place, call): (usize, &ToolCall)| {
             let number = piece.calls_before + place;
             let id = match piece.index {
@@ -217,7 +256,7 @@ impl Envelope {
             }
             value
         };
-        piece.calls.iter().enumerate().map(call).collect()
+        piece.calls().enumerate().map(call).collect()
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -245,10 +284,10 @@ impl Envelope {
         choices: Vec<ChoiceObject<'a>>,
     ) -> AnswerObject<'a> {
         AnswerObject {
-            id: &self.id,
+            id: &self.label.id,
             object,
-            created: self.created,
-            model: &self.model,
+            created: self.label.created,
+            model: &self.label.model,
             system_fingerprint: &self.fingerprint,
             choices,
             usage: None,

@@ -120,10 +120,24 @@ pub(super) enum AnswerEvent {
         scored: Option<ScoredToken>,
     },
     /// The end of the answer, with the text and calls held back until now.
-    End {
-        said: Vec<Said>,
-        reason: FinishReason,
-    },
+    End { said: Vec<Said>, end: AnswerEnd },
+}
+
+/// The end of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AnswerEnd {
+    pub(super) reason: FinishReason,
+    /// The stop text that ended the answer, if one did.
+    pub(super) stop_text: Option<String>,
+}
+
+impl From<FinishReason> for AnswerEnd {
+    fn from(reason: FinishReason) -> Self {
+        Self {
+            reason,
+            stop_text: None,
+        }
+    }
 }
 
 /// Counts and times of an answer.
@@ -311,10 +325,13 @@ impl Answering {
         match outcome {
             Outcome::Complete => Ok(AnswerEvent::End {
                 said: self.last_said()?,
-                reason: match self.shows {
-                    Shows::Nothing => FinishReason::Length,
-                    Shows::Answer if stopped => FinishReason::Stop,
-                    Shows::Answer => ending.reason,
+                end: match self.shows {
+                    Shows::Nothing => FinishReason::Length.into(),
+                    Shows::Answer if stopped => AnswerEnd {
+                        reason: FinishReason::Stop,
+                        stop_text: self.text.stop_text().map(str::to_owned),
+                    },
+                    Shows::Answer => ending.reason.into(),
                 },
             }),
             // A client that cancels drops the answer, so this is the server's shutdown.

@@ -11,6 +11,9 @@ use super::account::Scope;
 use super::error::{ApiError, Result};
 use super::listen::Transport;
 
+/// The header in which Anthropic's clients send their token.
+const API_KEY: &str = "x-api-key";
+
 /// A bearer token.
 #[derive(Clone)]
 pub struct Token(String);
@@ -145,17 +148,22 @@ pub(super) fn state_owner(tokens: &Tokens, scope: Scope) -> StateOwner {
 /// gives it away.
 pub(super) fn scope(tokens: &Tokens, headers: &HeaderMap, transport: Transport) -> Result<Scope> {
     if !tokens.is_empty() {
-        let given = text(headers, &AUTHORIZATION).and_then(|value| {
-            let (scheme, given) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then(|| given.trim())
-        });
-        let client = given.and_then(|given| tokens.client(given));
+        let client = given_token(headers).and_then(|given| tokens.client(given));
         return client.map(Scope::Client).ok_or(ApiError::Token);
     }
     if transport == Transport::Tcp {
         check_host(headers)?;
     }
     Ok(transport.scope())
+}
+
+/// Returns the token of a head: a bearer token or, where there is no `Authorization`, the key of Anthropic's clients.
+fn given_token(headers: &HeaderMap) -> Option<&str> {
+    if !headers.contains_key(AUTHORIZATION) {
+        return headers.get(API_KEY)?.to_str().ok();
+    }
+    let (scheme, given) = text(headers, &AUTHORIZATION)?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| given.trim())
 }
 
 /// Returns the load that a client may see. If all are one client, there is no other client's load to hide.
@@ -221,6 +229,21 @@ mod tests {
             }
         }
         assert!(Token::new("").is_none() && Token::new("a b").is_none());
+    }
+
+    #[test]
+    fn the_token_may_come_as_the_key_of_anthropics_clients() {
+        let tokens = Tokens::from(Token::new("s3cret").unwrap());
+        let is_known = |headers: &HeaderMap| scope(&tokens, headers, Transport::Tcp).is_ok();
+        assert!(is_known(&headers("x-api-key", "s3cret")));
+        assert!(!is_known(&headers("x-api-key", "other")));
+        assert!(!is_known(&headers("x-api-key", "Bearer s3cret")));
+        // `Authorization` counts where both are there.
+        let mut both = headers("x-api-key", "s3cret");
+        both.insert("authorization", "Bearer other".parse().unwrap());
+        assert!(!is_known(&both));
+        both.insert("authorization", "Bearer s3cret".parse().unwrap());
+        assert!(is_known(&both));
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub enum ApiError {
         missing: &'static str,
     },
     /// The token is missing or wrong.
-    #[error("expected the server's token as `Authorization: Bearer TOKEN`")]
+    #[error("expected the server's token as `Authorization: Bearer TOKEN` or `x-api-key: TOKEN`")]
     Token,
     /// The `Host` header names another machine: a foreign web page may have rebound its name to this one.
     #[error("the host `{host}` is not this machine's, expected localhost, 127.0.0.1 or [::1]")]
@@ -157,8 +157,28 @@ pub enum ApiError {
         path: String,
         /// The method it was called with.
         method: String,
-        /// The method it takes.
-        allowed: hyper::Method,
+        /// The methods it takes.
+        allowed: &'static str,
+    },
+    /// The client has no kept response of this id.
+    #[error("there is no response {id}: it was not stored, was deleted, or is too old")]
+    NoResponse {
+        /// Description of the id.
+        id: String,
+    },
+    /// The client has no kept response that the request could continue.
+    #[error("`previous_response_id`: there is no response {id}; send the whole conversation again")]
+    NoPrevious {
+        /// Description of the id.
+        id: String,
+    },
+    /// The header `anthropic-version` is missing or names another version.
+    #[error(
+        "`anthropic-version`: expected the header with the version `2023-06-01` or `2026-10-21`, found {found}"
+    )]
+    Version {
+        /// Description of the value.
+        found: String,
     },
     /// The queue of this class is full.
     #[error("{live} {class} requests are waiting or running already; try again later")]
@@ -229,6 +249,8 @@ impl ApiError {
             | Self::TooLong { .. }
             | Self::TooManyValues { .. }
             | Self::NoText { .. }
+            | Self::NoPrevious { .. }
+            | Self::Version { .. }
             | Self::Head { .. } => StatusCode::BAD_REQUEST,
             Self::Runtime(error) if is_refusal(error) => StatusCode::BAD_REQUEST,
             // The prompt and the form were fine; the answer failed on its way.
@@ -240,7 +262,9 @@ impl ApiError {
             }
             Self::Token => StatusCode::UNAUTHORIZED,
             Self::Host { .. } | Self::ForeignPage | Self::NoOperator => StatusCode::FORBIDDEN,
-            Self::Model { .. } | Self::NotFound { .. } => StatusCode::NOT_FOUND,
+            Self::Model { .. } | Self::NotFound { .. } | Self::NoResponse { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Body { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::Superseded => StatusCode::CONFLICT,
@@ -295,6 +319,7 @@ impl ApiError {
                 "context_length_exceeded"
             }
             Self::Runtime(RuntimeError::Exec(ExecError::Token { .. })) => "invalid_token",
+            Self::NoPrevious { .. } => "previous_response_not_found",
             Self::Unknown { .. } => "unknown_parameter",
             Self::Unsupported { .. } => "unsupported_value",
             Self::Missing { .. } => "missing_required_parameter",
@@ -331,6 +356,7 @@ impl ApiError {
             | Self::Unsupported { field, .. }
             | Self::Unknown { field } => Some(field),
             Self::Model { .. } => Some("model"),
+            Self::NoPrevious { .. } => Some("previous_response_id"),
             Self::Runtime(RuntimeError::Exec(ExecError::Token { .. } | ExecError::EmptyPrompt)) => {
                 Some("prompt")
             }

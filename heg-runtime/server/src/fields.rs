@@ -33,11 +33,34 @@ impl Fields {
         Ok((Self { map, path }, prompt))
     }
 
+    /// Returns the fields of an object within a body; `path` leads to it.
+    ///
+    /// # Errors
+    /// `Field`, if the value is something else.
+    pub(super) fn of(value: Value, path: &str) -> Result<Self> {
+        match value {
+            Value::Object(map) => Ok(Self {
+                map,
+                path: format!("{path}."),
+            }),
+            other => Err(ApiError::Field {
+                field: path.to_owned(),
+                expected: "an object",
+                found: describe(&other),
+            }),
+        }
+    }
+
     /// Adds a field that the body does not have.
     pub(super) fn add(&mut self, name: &str, value: Value) {
         if self.map.get(name).is_none_or(Value::is_null) {
             self.map.insert(name.to_owned(), value);
         }
+    }
+
+    /// Returns a field that is not taken yet.
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
     }
 
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
@@ -49,6 +72,12 @@ impl Fields {
             Value::String(text) => Ok(text),
             other => Err(other),
         })
+    }
+
+    /// Takes a text that has to be there.
+    pub(super) fn needed_text(&mut self, name: &str) -> Result<String> {
+        let text = self.text(name)?;
+        text.ok_or_else(|| self.absent(name, "a text"))
     }
 
     pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>> {
@@ -109,13 +138,18 @@ impl Fields {
         limit: &'static str,
     ) -> Result<()> {
         match self.take(name) {
-            Some(value) if !is_neutral(&value) => Err(ApiError::Unsupported {
-                field: self.path_of(name),
-                found: describe(&value),
-                limit,
-            }),
+            Some(value) if !is_neutral(&value) => Err(self.unsupported(name, &value, limit)),
             _ => Ok(()),
         }
+    }
+
+    /// Takes a field if it has such a value; returns whether it had.
+    pub(super) fn take_if(&mut self, name: &str, is_so: impl FnOnce(&Value) -> bool) -> bool {
+        let has = self.map.get(name).is_some_and(is_so);
+        if has {
+            self.map.remove(name);
+        }
+        has
     }
 
     /// Returns the error for a field with a wrong value.
@@ -124,6 +158,24 @@ impl Fields {
             field: self.path_of(name),
             expected,
             found: describe(found),
+        }
+    }
+
+    /// Returns the error for a field that has to be there and is not.
+    pub(super) fn absent(&self, name: &str, expected: &'static str) -> ApiError {
+        ApiError::Field {
+            field: self.path_of(name),
+            expected,
+            found: "nothing".to_owned(),
+        }
+    }
+
+    /// Returns the error for a field that asks for something that is not there; `limit` is the end of a sentence.
+    pub(super) fn unsupported(&self, name: &str, found: &Value, limit: &'static str) -> ApiError {
+        ApiError::Unsupported {
+            field: self.path_of(name),
+            found: describe(found),
+            limit,
         }
     }
 
@@ -148,7 +200,7 @@ impl Fields {
             .transpose()
     }
 
-    fn path_of(&self, name: &str) -> String {
+    pub(super) fn path_of(&self, name: &str) -> String {
         format!("{}{name}", self.path)
     }
 }

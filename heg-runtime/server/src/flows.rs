@@ -32,6 +32,8 @@ pub(super) enum FlowName {
     Given(String),
     /// A `supersede_key` without a `flow_id`: requests that supersede each other share their prefix.
     Superseding(String),
+    /// The name of a kept conversation: responses that continue each other share their prefix.
+    Conversation(String),
 }
 
 /// Flows by name. Each client has its own namespace with a bounded number of names; the least recently used one is

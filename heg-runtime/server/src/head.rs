@@ -6,6 +6,7 @@ use hyper::header::{HOST, HeaderName};
 use hyper::http::request::Parts;
 
 use super::error::{ApiError, Result};
+use super::fields::describe;
 
 /// Refuses heads that name two different targets.
 pub(super) fn check(parts: &Parts) -> Result<()> {
@@ -37,6 +38,26 @@ pub(super) fn check_site(headers: &HeaderMap) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+/// Refuses heads that do not name a version of Anthropic's Messages API that this server speaks.
+pub(super) fn check_version(headers: &HeaderMap) -> Result<()> {
+    let found = headers.get(VERSION).map(|version| version.as_bytes());
+    match found.map(String::from_utf8_lossy) {
+        Some(version) if VERSIONS.contains(&&*version) => Ok(()),
+        Some(other) => Err(ApiError::Version {
+            found: describe(&other.into()),
+        }),
+        None => Err(ApiError::Version {
+            found: "none".to_owned(),
+        }),
+    }
+}
+
+/// The versions whose documents are the same here: the first, and the one that Anthropic's client of 2026 names.
+const VERSIONS: [&str; 2] = ["2023-06-01", "2026-10-21"];
+
+/// The header with the version of Anthropic's API.
+const VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// The header in which a browser says from which site the requesting page comes.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -71,6 +92,20 @@ mod tests {
             let error = checked(target, headers);
             assert!(error.starts_with("the head is not clear"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_version_of_anthropics_api_is_named() {
+        let told = |version: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(version) = version {
+                headers.insert(VERSION, version.parse().unwrap());
+            }
+            check_version(&headers).map_or_else(|error| error.to_string(), |()| "passed".to_owned())
+        };
+        assert_eq!(VERSIONS.map(|it| told(Some(it))), ["passed"; 2]);
+        assert!(told(None).ends_with("found none"));
+        assert!(told(Some("2023-06-01, 2023-06-01")).ends_with("2023-06-01, 2023-06-01`"));
     }
 
     #[test]

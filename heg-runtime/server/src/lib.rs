@@ -1,9 +1,9 @@
-//! The server: OpenAI's API over HTTP, on loopback and on a Unix socket, in front of the engine.
+//! The server: OpenAI's and Anthropic's APIs over HTTP, on loopback and on a Unix socket, in front of the engine.
 //!
 //! One tokio thread holds all connections; the engine has threads of its own. A request passes through `listen`
 //! (sockets), `connection` (one client), `route`, `auth` (its identity), `account` (its memory budget), `body` (bytes
 //! within limits), `request` (checked fields), `admission` (a permit), `served` (tokens) and `answering` (the engine's
-//! updates as text); the response is written by `answer`, whole, or by `stream`, as events. The `dashboard` shows it
+//! updates as text); the response is written whole or as events, in the `document` of its API. The `dashboard` shows it
 //! all. Whatever a client does, it can take only a bounded amount of memory, and a permit for a bounded time; clients
 //! see nothing of each other.
 
@@ -21,9 +21,12 @@ mod closing;
 mod complete;
 mod connection;
 mod dashboard;
+mod dialect;
+mod document;
 mod drafting;
 mod echo;
 mod error;
+mod error_form;
 mod fields;
 mod flows;
 mod forms;
@@ -31,6 +34,7 @@ mod framing;
 mod head;
 mod held;
 mod kept_metrics;
+mod kept_responses;
 mod listen;
 mod log_probs;
 mod mechanism_metrics;
@@ -39,6 +43,7 @@ mod metrics;
 mod pace;
 mod pool;
 mod preparation;
+mod prepare;
 mod recent;
 mod request;
 mod route;
@@ -66,16 +71,19 @@ use tokio::runtime::{Builder, Runtime};
 
 use account::{Accounts, Scope};
 use admission::Admission;
-use answer::{ApiKind, Envelope};
+use answer::{Envelope, Label};
 use body::BodyReader;
 use closing::Closing;
 use connection::Connections;
 use dashboard::StatusCache;
+use dialect::Dialect;
+use document::{AnswerDocument, ResponseDocument};
 use flows::Flows;
 use heg_runtime::energy::EnergyMeter;
 use heg_runtime::engine::ScopeId;
 use heg_runtime::verified;
 use heg_state::StateOwner;
+use kept_responses::KeptResponses;
 use listen::Listeners;
 use metrics::Metrics;
 use pace::Pace;
@@ -86,10 +94,12 @@ pub use account::Budgets;
 pub use auth::{Token, Tokens};
 pub use body::BodyPace;
 pub use error::ApiError;
+pub use error_form::ErrorForm;
 pub use listen::Address;
 pub use request::{
     Bound, ChatRequest, CompletionParams, CompletionRequest, Delivery, EchoPrompt, EndToken,
-    FIELD_HEADERS, PromptBounds, PromptText, TokenIds, Usage, flow_to_end,
+    FIELD_HEADERS, MessagesPurpose, PromptBounds, PromptText, ResponsesRequest, Storing, TokenIds,
+    Usage, flow_to_end,
 };
 pub use served::{ServedModel, text_worker};
 pub use server_error::ServerError;
@@ -186,6 +196,8 @@ struct State {
     admission: Arc<Admission>,
     superseding: Arc<Superseding>,
     flows: Flows,
+    /// Conversations that later requests may continue.
+    responses: KeptResponses,
     metrics: Metrics,
     status: StatusCache,
     /// The pace of answers that do not involve the engine.
@@ -309,6 +321,7 @@ impl State {
             limits,
             superseding: Arc::default(),
             flows: Flows::default(),
+            responses: KeptResponses::default(),
             metrics: Metrics::default().with_energy(EnergyMeter::of_machine()),
             status: StatusCache::default(),
             pace: Pace::default(),
@@ -336,17 +349,33 @@ impl State {
         }
     }
 
-    /// Returns the envelope of a new answer.
-    fn envelope(&self, api: ApiKind) -> Envelope {
+    /// Returns the label of a new answer.
+    fn label(&self, dialect: Dialect) -> Label {
         let number = self.answers.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Envelope {
-            api,
-            id: format!("{}-{:016x}", api.id_prefix(), self.ids.hash_one(number)),
+        Label {
+            id: format!("{}{:016x}", dialect.id_prefix(), self.ids.hash_one(number)),
             created: now.map_or(0, |time| time.as_secs()),
             model: self.served.name.clone(),
-            fingerprint: self.served.engine.fingerprint().to_owned(),
-            tokenizer: self.served.tokenizer.clone(),
+        }
+    }
+
+    /// Returns the document of a new answer that repeats nothing of its request.
+    fn document(&self, dialect: Dialect) -> AnswerDocument {
+        let label = self.label(dialect);
+        match dialect {
+            Dialect::Choices(api) => AnswerDocument::Choices(Envelope {
+                api,
+                label,
+                fingerprint: self.served.engine.fingerprint().to_owned(),
+                tokenizer: self.served.tokenizer.clone(),
+            }),
+            Dialect::Messages(_) => AnswerDocument::Message(label),
+            Dialect::Responses => AnswerDocument::Response(Box::new(ResponseDocument {
+                label,
+                asked: serde_json::Map::new(),
+                keeping: None,
+            })),
         }
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn joined(parts: Vec<Value>, at: &str) -> Result<String> {
 }
 
 /// Parses the arguments of a call, since templates expect an object.
-fn read_arguments(call: &mut Value) {
+pub(super) fn read_arguments(call: &mut Value) {
     let arguments = call.pointer_mut("/function/arguments");
     if let Some(arguments) = arguments
         && let Value::String(text) = arguments

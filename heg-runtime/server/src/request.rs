@@ -4,10 +4,15 @@
 //! the answer (`user`, `cache_prompt`) are ignored, and named in the response. `served` checks the values that depend on the model, such as its
 //! context.
 
+mod blocks;
 mod foreign;
+mod ignored;
+mod items;
+mod messages;
 mod params;
 mod prediction;
 mod prompt;
+mod responses;
 
 use serde_json::Value;
 
@@ -20,9 +25,12 @@ use heg_text::Conversation;
 
 pub(super) use foreign::Switch;
 use foreign::WITHOUT_EFFECT;
+pub(super) use items::History;
+pub use messages::MessagesPurpose;
 use params::OfRoute;
 pub use params::{CompletionParams, Delivery, EchoPrompt, EndToken, TokenIds, Usage};
 pub use prompt::{Bound, PromptBounds, PromptText};
+pub use responses::{ResponsesRequest, Storing};
 
 /// A request to `/v1/chat/completions`.
 #[derive(Debug)]
@@ -93,6 +101,8 @@ impl ChatRequest {
             tokens_max,
             log_probs,
             echo: EchoPrompt::Omitted,
+            stop: params::stop(&mut fields)?,
+            delivery: params::delivery(&mut fields)?,
             ignored,
         };
         let params = CompletionParams::take(&mut fields, of_route)?;
@@ -138,6 +148,8 @@ impl CompletionRequest {
             tokens_max,
             log_probs,
             echo,
+            stop: params::stop(&mut fields)?,
+            delivery: params::delivery(&mut fields)?,
             ignored,
         };
         let params = CompletionParams::take(&mut fields, of_route)?;
@@ -164,7 +176,17 @@ fn fields<'a>(
     bounds: &PromptBounds,
     prompt: PromptField,
 ) -> Result<(Fields, Option<PromptText>)> {
-    let reader = Reader::new(bounds, &WITHOUT_EFFECT);
+    fields_but(body, headers, (bounds, prompt), &WITHOUT_EFFECT)
+}
+
+/// Reads the fields of a body, but not the values of those that are passed over.
+fn fields_but<'a>(
+    body: &[u8],
+    headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    (bounds, prompt): (&PromptBounds, PromptField),
+    passed_over: &[&str],
+) -> Result<(Fields, Option<PromptText>)> {
+    let reader = Reader::new(bounds, passed_over);
     let (mut fields, prompt) = Fields::read(body, &reader, prompt)?;
     for (header, text) in headers {
         let known = FIELD_HEADERS.iter().find(|(name, _)| *name == header);

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -15,19 +16,22 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-use super::account::{Account, Charge};
+use super::account::{Account, Charge, Scope};
 use super::admission::class_name;
 use super::answer::ApiKind;
 use super::auth::{self, View};
 use super::body::RequestBody;
+use super::dialect::Dialect;
 use super::error::{ApiError, Result};
+use super::error_form::ErrorForm;
 use super::fields::describe;
 use super::flows::FlowName;
 use super::listen::Transport;
 use super::pace::ConnectionPace;
 use super::pool::Activity;
 use super::preparation::Effort;
-use super::request::{FIELD_HEADERS, flow_to_end};
+use super::prepare::Posted;
+use super::request::{FIELD_HEADERS, MessagesPurpose, flow_to_end};
 use super::sending::{Pieces, Sending};
 use super::stream::Events;
 use super::timeline::lane_name;
@@ -55,16 +59,17 @@ pub(super) struct Asked<'a> {
     pub(super) request: Request<Incoming>,
 }
 
-/// Answers a request; errors have the format of OpenAI's API.
+/// Answers a request; errors have the form of the route's API.
 pub(super) async fn route(state: &Arc<State>, asked: Asked<'_>) -> Response<ChargedBody> {
+    let form = ErrorForm::of(asked.request.uri().path());
     let answer = tokio::select! {
         biased;
         answer = handle(state, asked) => answer,
         () = state.closing.begun() => Err(ApiError::ShuttingDown),
     };
     answer.unwrap_or_else(|error| {
-        state.metrics.refused(error.status().as_u16());
-        refusal(&error).map(|body| Sending::new(body, Vec::new()))
+        state.metrics.refused(form.status(&error).as_u16());
+        refusal(form, &error).map(|body| Sending::new(body, Vec::new()))
     })
 }
 
@@ -118,7 +123,8 @@ async fn handle(state: &Arc<State>, asked: Asked<'_>) -> Result<Response<Charged
         }
     };
     let mut response = answer.inspect_err(|error| {
-        state.metrics.of(scope).refused(error.status().as_u16());
+        let status = ErrorForm::of(parts.uri.path()).status(error);
+        state.metrics.of(scope).refused(status.as_u16());
     })?;
     let mut charges = Vec::with_capacity(2);
     match response.extensions_mut().get::<Answered>() {
@@ -168,16 +174,28 @@ async fn answer_client(
             Ok(json_response(&json!({"object": "list", "data": [card]})))
         }
         ClientRoute::Model(name) => model(state, name),
-        ClientRoute::Complete(api) => {
-            let posted = complete::Posted {
-                api,
+        ClientRoute::Complete(dialect) => {
+            if let Dialect::Messages(_) = dialect {
+                head::check_version(&parts.headers)?;
+            }
+            let posted = Posted {
+                dialect,
                 // Noted before the body is read, which may come slowly.
                 arrival: state.superseding.arrival(),
                 headers: fields(&parts.headers),
                 body: post().await?,
             };
-            complete::complete(state, account, posted).await
+            match dialect {
+                COUNT => complete::count(state, account, posted).await,
+                _ => complete::complete(state, account, posted).await,
+            }
         }
+        ClientRoute::Response(id) => {
+            let found = state.responses.get(account.scope(), id, Instant::now());
+            let found = found.ok_or_else(|| no_response(id))?;
+            Ok(json_pieces(Pieces::from(found.text.clone())))
+        }
+        ClientRoute::DeleteResponse(id) => delete_response(state, account.scope(), id),
         ClientRoute::EndFlow => end_flow(state, account, post().await?).await,
     }
 }
@@ -198,21 +216,29 @@ enum ClientRoute<'a> {
     Metrics,
     Models,
     Model(&'a str),
-    Complete(ApiKind),
+    Complete(Dialect),
+    Response(&'a str),
+    DeleteResponse(&'a str),
     EndFlow,
 }
+
+/// The route that counts the tokens of a message's prompt.
+const COUNT: Dialect = Dialect::Messages(MessagesPurpose::Count);
 
 impl<'a> Route<'a> {
     fn of(path: &'a str, method: &Method) -> Result<Self> {
         let (route, allowed) = match path {
-            "/" => (Self::Page, Method::GET),
-            "/healthz" => (Self::Health, Method::GET),
+            "/" => (Self::Page, "GET"),
+            "/healthz" => (Self::Health, "GET"),
             _ => {
-                let (route, allowed) = ClientRoute::of(path)?;
+                let (route, allowed) = ClientRoute::of(path, method)?;
                 (Self::Client(route), allowed)
             }
         };
-        if *method == allowed {
+        if allowed
+            .split(", ")
+            .any(|allowed| allowed == method.as_str())
+        {
             return Ok(route);
         }
         Err(ApiError::Method {
@@ -224,23 +250,36 @@ impl<'a> Route<'a> {
 }
 
 impl<'a> ClientRoute<'a> {
-    fn of(path: &'a str) -> Result<(Self, Method)> {
+    /// Returns the route of a path, with the methods that it takes.
+    fn of(path: &'a str, method: &Method) -> Result<(Self, &'static str)> {
+        let answer = |dialect| (Self::Complete(dialect), "POST");
         Ok(match path {
-            "/dashboard.json" => (Self::Dashboard, Method::GET),
-            "/metrics" => (Self::Metrics, Method::GET),
-            "/v1/models" => (Self::Models, Method::GET),
-            "/v1/chat/completions" => (Self::Complete(ApiKind::Chat), Method::POST),
-            "/v1/completions" => (Self::Complete(ApiKind::Completion), Method::POST),
-            "/v1/flows/end" => (Self::EndFlow, Method::POST),
-            _ => match path.strip_prefix("/v1/models/") {
-                Some(name) => (Self::Model(name), Method::GET),
-                None => {
-                    return Err(ApiError::NotFound {
-                        path: path.to_owned(),
-                    });
-                }
-            },
+            "/dashboard.json" => (Self::Dashboard, "GET"),
+            "/metrics" => (Self::Metrics, "GET"),
+            "/v1/models" => (Self::Models, "GET"),
+            "/v1/chat/completions" => answer(Dialect::Choices(ApiKind::Chat)),
+            "/v1/completions" => answer(Dialect::Choices(ApiKind::Completion)),
+            "/v1/messages" => answer(Dialect::Messages(MessagesPurpose::Answer)),
+            "/v1/messages/count_tokens" => answer(COUNT),
+            "/v1/responses" => answer(Dialect::Responses),
+            "/v1/flows/end" => (Self::EndFlow, "POST"),
+            _ => return Self::named(path, method),
         })
+    }
+
+    /// Returns the route of a path that ends with a name.
+    fn named(path: &'a str, method: &Method) -> Result<(Self, &'static str)> {
+        if let Some(name) = path.strip_prefix("/v1/models/") {
+            return Ok((Self::Model(name), "GET"));
+        }
+        let id = path.strip_prefix("/v1/responses/");
+        match id.filter(|id| !id.is_empty() && !id.contains('/')) {
+            Some(id) if method == Method::DELETE => Ok((Self::DeleteResponse(id), "GET, DELETE")),
+            Some(id) => Ok((Self::Response(id), "GET, DELETE")),
+            None => Err(ApiError::NotFound {
+                path: path.to_owned(),
+            }),
+        }
     }
 }
 
@@ -285,6 +324,23 @@ async fn end_flow(state: &State, account: &Account, body: RequestBody) -> Result
     Ok(json_response(&json!({"ended": found.is_some()})))
 }
 
+/// Drops a kept response; its flow ends with the last response of its conversation.
+fn delete_response(state: &State, scope: Scope, id: &str) -> Result<Response<Body>> {
+    let removed = state.responses.remove(scope, id, Instant::now());
+    if let Some(conversation) = removed.ok_or_else(|| no_response(id))? {
+        let flow = FlowName::Conversation(conversation);
+        state.flows.end(&state.served.engine, scope, &flow);
+    }
+    let deleted = json!({"id": id, "object": "response", "deleted": true});
+    Ok(json_response(&deleted))
+}
+
+fn no_response(id: &str) -> ApiError {
+    ApiError::NoResponse {
+        id: describe(&id.into()),
+    }
+}
+
 /// Returns the headers that stand in for fields of the body.
 fn fields(headers: &HeaderMap) -> Vec<(&'static str, String)> {
     FIELD_HEADERS
@@ -319,8 +375,9 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// Turns an error into a response.
-fn refusal(error: &ApiError) -> Response<Body> {
-    let mut response = response(error.status(), JSON, whole(error.body().to_string()));
+fn refusal(form: ErrorForm, error: &ApiError) -> Response<Body> {
+    let body = whole(form.body(error).to_string());
+    let mut response = response(form.status(error), JSON, body);
     let headers = response.headers_mut();
     if let Some(time) = error.retry_after() {
         headers.insert(
@@ -328,10 +385,8 @@ fn refusal(error: &ApiError) -> Response<Body> {
             HeaderValue::from(time.as_millis().div_ceil(1000) as u64),
         );
     }
-    if let ApiError::Method { allowed, .. } = error
-        && let Ok(allowed) = HeaderValue::from_str(allowed.as_str())
-    {
-        headers.insert(ALLOW, allowed);
+    if let ApiError::Method { allowed, .. } = error {
+        headers.insert(ALLOW, HeaderValue::from_static(allowed));
     }
     if matches!(error, ApiError::Token) {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -9,89 +9,53 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_util::stream::{Stream, unfold};
 use hyper::body::{Body, Frame};
-use serde::Serialize;
-use serde_json::Value;
 
 use super::State;
 use super::account::{Charge, Scope};
-use super::answer::{AnswerObject, ChunkPlace, Envelope, Piece, timings};
 use super::answering::AnswerEvent;
 use super::choices::Choices;
-use super::echo::Echo;
+use super::document::{AnswerDocument, EndStats, EventWriter, SaidToken, StreamForm, error_event};
 use super::error::{ApiError, Result};
-use super::log_probs::ScoredToken;
+use super::error_form::ErrorForm;
 use super::preparation::Effort;
-use super::request::{TokenIds, Usage};
 use super::sending::Pieces;
-use heg_runtime::FinishReason;
-use heg_text::Said;
 
 /// An answer that is streamed.
 pub(super) struct Events {
     state: Arc<State>,
     scope: Scope,
-    envelope: Envelope,
     choices: Choices,
-    /// The progress of each answer.
-    sent: Vec<Sent>,
-    form: StreamForm,
-}
-
-/// The options of a stream.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StreamForm {
-    pub(super) usage: Usage,
-    pub(super) token_ids: TokenIds,
-    /// The treatment of a token without text.
-    pub(super) empty: Empty,
-}
-
-/// The progress of one answer.
-struct Sent {
-    /// Position of the next chunk.
-    place: ChunkPlace,
-    /// Number of calls sent so far.
-    calls: usize,
-    /// Number of characters of the prompt in front of the answer.
-    echoed_chars: usize,
-    /// Tokens whose text is still held back.
-    scored: Vec<ScoredToken>,
-}
-
-/// The treatment of a token that shows no text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Empty {
-    /// The token is held until the next piece of text.
-    Omitted,
-    /// An event is sent all the same: the id is wanted, or there is no text at all.
-    Sent,
+    writer: Box<dyn EventWriter>,
+    error_form: ErrorForm,
+    has_begun: bool,
 }
 
 /// The next events, and the stream after them; `None` after the last.
 type Next = (Pieces, Option<Events>);
+
+/// Whether a stream has more events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    More,
+    Nothing,
+}
 
 impl Events {
     /// Creates the events of a request that the engine has accepted.
     pub(super) fn new(
         state: Arc<State>,
         scope: Scope,
-        envelope: Envelope,
+        document: AnswerDocument,
         choices: Choices,
         form: StreamForm,
     ) -> Self {
-        let sent = || Sent {
-            place: ChunkPlace::First,
-            calls: 0,
-            echoed_chars: 0,
-            scored: Vec::new(),
-        };
         Self {
             state,
             scope,
-            envelope,
-            sent: (0..choices.count()).map(|_| sent()).collect(),
+            error_form: document.error_form(),
+            writer: document.events(choices.count(), form),
             choices,
-            form,
+            has_begun: false,
         }
     }
 
@@ -122,108 +86,74 @@ impl Events {
     }
 
     async fn next(mut self) -> Next {
+        if !self.has_begun {
+            self.has_begun = true;
+            let (stats, bytes) = (self.choices.stats(), self.writer.repeated_bytes());
+            let begin = move |writer: &mut dyn EventWriter| Ok(writer.begin(&stats));
+            return self.write(Effort::of(bytes), Rest::More, begin).await;
+        }
         loop {
             let next = tokio::select! {
                 biased;
-                () = self.state.closing.begun() => return failed(&ApiError::ShuttingDown),
+                () = self.state.closing.begun() => return self.failed(&ApiError::ShuttingDown),
                 next = self.choices.next() => next,
             };
             let Some((index, event)) = next else {
                 return (Pieces::default(), None);
             };
             match event {
-                Ok(AnswerEvent::Prompt(echo)) => return self.prompt(index, echo).await,
+                Ok(AnswerEvent::Prompt(echo)) => {
+                    let effort = Effort::of(echo.text_bytes());
+                    let prompt =
+                        move |writer: &mut dyn EventWriter| Ok(writer.prompt(index, echo.read()?));
+                    return self.write(effort, Rest::More, prompt).await;
+                }
                 Ok(AnswerEvent::Token { id, said, scored }) => {
-                    if let Some(sent) = self.sent.get_mut(index) {
-                        let chars = sent.echoed_chars;
-                        sent.scored.extend(scored.map(|token| token.behind(chars)));
+                    let events = self.writer.token(index, SaidToken { id, said, scored });
+                    if events.bytes() > 0 {
+                        return (events, Some(self));
                     }
-                    if said.is_empty() && self.form.empty == Empty::Omitted {
-                        continue;
-                    }
-                    let token_ids = (self.form.token_ids == TokenIds::Included).then(|| vec![id]);
-                    return (event_of(&self.chunk(index, said, token_ids)), Some(self));
                 }
-                Ok(AnswerEvent::End { said, reason }) => {
-                    let (events, goes_on) = self.end(index, said, reason);
-                    return (events, goes_on.then_some(self));
+                Ok(AnswerEvent::End { said, end }) => {
+                    let all = self.choices.are_over().then(|| self.choices.stats());
+                    let rest = match all {
+                        Some(_) => Rest::Nothing,
+                        None => Rest::More,
+                    };
+                    let own = self.choices.stats_of(index);
+                    let effort = Effort::of(self.writer.repeated_bytes());
+                    let end = move |writer: &mut dyn EventWriter| {
+                        Ok(writer.end(index, said, &end, EndStats { own, all }))
+                    };
+                    return self.write(effort, rest, end).await;
                 }
-                Err(error) => return failed(&error),
+                Err(error) => return self.failed(&error),
             }
         }
     }
 
-    /// Makes the event of an echoed prompt, off the event loop if it is long.
-    async fn prompt(mut self, index: usize, echo: Echo) -> Next {
-        let (state, scope) = (Arc::clone(&self.state), self.scope);
-        let effort = Effort::of(echo.text_bytes());
-        let read = move || {
-            let echoed = echo.read()?;
-            if let Some(sent) = self.sent.get_mut(index) {
-                sent.echoed_chars = echoed.text.chars().count();
-                sent.scored = echoed.tokens;
-            }
-            let said = vec![Said::Text(echoed.text)];
-            Ok((event_of(&self.chunk(index, said, None)), Some(self)))
+    /// Writes events, off the event loop if they are large.
+    async fn write(
+        mut self,
+        effort: Effort,
+        rest: Rest,
+        write: impl FnOnce(&mut dyn EventWriter) -> Result<Pieces> + Send + 'static,
+    ) -> Next {
+        let (state, scope, form) = (Arc::clone(&self.state), self.scope, self.error_form);
+        let work = move || {
+            let events = write(&mut *self.writer)?;
+            Ok((events, (rest == Rest::More).then_some(self)))
         };
         let next: Result<Next> = match effort {
-            Effort::Small => read(),
-            _ => state.preparation.run(scope, effort, read).await,
+            Effort::Small => work(),
+            _ => state.preparation.run(scope, effort, work).await,
         };
-        next.unwrap_or_else(|error| failed(&error))
+        next.unwrap_or_else(|error| (error_event(form, &error), None))
     }
 
-    /// Returns the last events of an answer, and whether other answers are still running.
-    fn end(&mut self, index: usize, said: Vec<Said>, reason: FinishReason) -> (Pieces, bool) {
-        let mut events = Pieces::default();
-        let sent = self.sent.get(index);
-        let has_more =
-            sent.is_some_and(|sent| sent.place == ChunkPlace::First || !sent.scored.is_empty());
-        if !said.is_empty() || has_more {
-            add_event(&mut events, &self.chunk(index, said, None));
-        }
-        if let Some(sent) = self.sent.get_mut(index) {
-            sent.place = ChunkPlace::Last(reason);
-        }
-        let stats = self.choices.stats_of(index);
-        let mut last = self.chunk(index, Vec::new(), None);
-        last.timings = Some(timings(&stats));
-        add_event(&mut events, &last);
-        if !self.choices.are_over() {
-            return (events, true);
-        }
-        if self.form.usage == Usage::Included {
-            let usage = self.envelope.usage_chunk(&self.choices.stats());
-            add_event(&mut events, &usage);
-        }
-        events.add(b"data: [DONE]\n\n");
-        (events, false)
-    }
-
-    fn chunk(
-        &mut self,
-        index: usize,
-        said: Vec<Said>,
-        token_ids: Option<Vec<u32>>,
-    ) -> AnswerObject<'_> {
-        let mut piece = Piece {
-            index,
-            token_ids,
-            ..Piece::default()
-        };
-        piece.add(said);
-        let mut place = ChunkPlace::Middle;
-        if let Some(sent) = self.sent.get_mut(index) {
-            piece.calls_before = sent.calls;
-            piece.scored = std::mem::take(&mut sent.scored);
-            sent.calls += piece.calls.len();
-            place = std::mem::replace(&mut sent.place, ChunkPlace::Middle);
-        }
-        let mut chunk = self.envelope.chunk(piece, place);
-        if self.form.usage == Usage::Included {
-            chunk.usage = Some(Value::Null);
-        }
-        chunk
+    /// Returns the event of an error, which is the last event.
+    fn failed(mut self, error: &ApiError) -> Next {
+        (self.writer.failed(error), None)
     }
 }
 
@@ -250,21 +180,4 @@ impl Body for EventsBody {
     fn is_end_stream(&self) -> bool {
         self.is_over
     }
-}
-
-/// Returns the event of an error, which is the last event.
-fn failed(error: &ApiError) -> Next {
-    (event_of(&error.body()), None)
-}
-
-fn event_of(data: &impl Serialize) -> Pieces {
-    let mut event = Pieces::default();
-    add_event(&mut event, data);
-    event
-}
-
-fn add_event(events: &mut Pieces, data: &impl Serialize) {
-    events.add(b"data: ");
-    events.add_json(data);
-    events.add(b"\n\n");
 }

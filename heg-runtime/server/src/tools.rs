@@ -58,29 +58,34 @@ pub(super) struct AskedForm {
 impl Tooling {
     /// Takes the fields about tools and format.
     pub(super) fn take(fields: &mut Fields) -> Result<Self> {
-        let mut tools = fields.list("tools")?.unwrap_or_default();
+        let tools = fields.list("tools")?.unwrap_or_default();
         let choice = choice(fields, !tools.is_empty())?;
-        if choice == ToolChoice::None {
-            tools.clear();
-        }
         let calls = match fields.flag("parallel_tool_calls")? {
             Some(false) => Calls::One,
             Some(true) | None => Calls::Many,
         };
-        let format = format(fields)?;
-        if format != AnswerFormat::Text && choice != ToolChoice::None {
+        let tooling = Self {
+            tools,
+            choice,
+            calls,
+            format: format(fields)?,
+        };
+        tooling.checked("response_format")
+    }
+
+    /// Returns the tooling if it asks for one form only, without tools that may not be called. `format_field` is the
+    /// field of the format.
+    pub(super) fn checked(mut self, format_field: &str) -> Result<Self> {
+        if self.choice == ToolChoice::None {
+            self.tools.clear();
+        } else if self.format != AnswerFormat::Text {
             return Err(ApiError::Unsupported {
-                field: "response_format".to_owned(),
+                field: format_field.to_owned(),
                 found: "given beside `tools`".to_owned(),
                 limit: "holds an answer to one form (set `tool_choice` to `none`)",
             });
         }
-        Ok(Self {
-            tools,
-            choice,
-            calls,
-            format,
-        })
+        Ok(self)
     }
 
     /// Returns whether the answer needs a constraint.
@@ -141,7 +146,7 @@ impl Tooling {
 }
 
 /// Returns the memory that a value takes, in bytes.
-fn value_bytes(value: &Value) -> usize {
+pub(super) fn value_bytes(value: &Value) -> usize {
     VALUE_BYTES
         + match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,

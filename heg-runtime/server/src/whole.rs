@@ -7,9 +7,10 @@ use hyper::Response;
 
 use super::State;
 use super::account::{Charge, Scope};
-use super::answer::{Envelope, Piece};
-use super::answering::{AnswerEvent, AnswerStats};
+use super::answer::Piece;
+use super::answering::{AnswerEnd, AnswerEvent, AnswerStats};
 use super::choices::Choices;
+use super::document::AnswerDocument;
 use super::echo::{Echo, SCORED_TEXT_BYTES, TOKEN_TEXT_BYTES};
 use super::error::Result;
 use super::preparation::Effort;
@@ -22,15 +23,16 @@ use heg_runtime::FinishReason;
 pub(super) async fn whole(
     state: &State,
     scope: Scope,
-    envelope: Envelope,
+    document: AnswerDocument,
     mut choices: Choices,
     token_ids: TokenIds,
 ) -> Result<Response<Body>> {
     let collected = collect(&mut choices, token_ids).await?;
     let (stats, charge) = (choices.stats(), choices.charge());
     drop(choices);
-    let effort = Effort::of(collected.iter().map(Collected::text_bytes).sum());
-    let write = move || write(&envelope, collected, &stats);
+    let text_bytes: usize = collected.iter().map(Collected::text_bytes).sum();
+    let effort = Effort::of(text_bytes.saturating_add(document.repeated_bytes()));
+    let write = move || write(document, collected, &stats);
     let text = match effort {
         Effort::Small => write()?,
         _ => state.preparation.run(scope, effort, write).await?,
@@ -44,7 +46,7 @@ struct Collected {
     /// The prompt, if it is echoed.
     echo: Option<Echo>,
     piece: Piece,
-    reason: FinishReason,
+    end: AnswerEnd,
 }
 
 async fn collect(choices: &mut Choices, token_ids: TokenIds) -> Result<Vec<Collected>> {
@@ -55,14 +57,14 @@ async fn collect(choices: &mut Choices, token_ids: TokenIds) -> Result<Vec<Colle
             token_ids: (token_ids == TokenIds::Included).then(Vec::new),
             ..Piece::default()
         },
-        reason: FinishReason::Length,
+        end: FinishReason::Length.into(),
     };
     let mut all: Vec<_> = (0..choices.count()).map(nothing).collect();
     while let Some((index, event)) = choices.next().await {
         let Some(Collected {
             echo,
             piece,
-            reason: ended,
+            end: ended,
         }) = all.get_mut(index)
         else {
             break;
@@ -74,9 +76,9 @@ async fn collect(choices: &mut Choices, token_ids: TokenIds) -> Result<Vec<Colle
                 piece.token_ids.iter_mut().for_each(|ids| ids.push(id));
                 piece.scored.extend(scored);
             }
-            AnswerEvent::End { said, reason } => {
+            AnswerEvent::End { said, end } => {
                 piece.add(said);
-                *ended = reason;
+                *ended = end;
             }
         }
     }
@@ -88,29 +90,29 @@ impl Collected {
     fn text_bytes(&self) -> usize {
         let ids = self.piece.token_ids.as_ref().map_or(0, Vec::len);
         self.echo.as_ref().map_or(0, Echo::text_bytes)
-            + self.piece.text.len()
+            + self.piece.text_bytes()
             + ids * TOKEN_TEXT_BYTES
             + self.piece.scored.len() * SCORED_TEXT_BYTES
     }
 
     /// Returns the answer, after its prompt if that is echoed.
-    fn read(self) -> Result<(Piece, FinishReason)> {
+    fn read(self) -> Result<(Piece, AnswerEnd)> {
         let mut piece = self.piece;
         if let Some(echo) = self.echo {
             let echoed = echo.read()?;
             let chars = echoed.text.chars().count();
             let mut scored = echoed.tokens;
-            scored.extend(piece.scored.into_iter().map(|token| token.behind(chars)));
-            piece.text.insert_str(0, &echoed.text);
+            scored.extend(piece.scored.drain(..).map(|token| token.behind(chars)));
+            piece.prepend(echoed.text);
             piece.scored = scored;
         }
-        Ok((piece, self.reason))
+        Ok((piece, self.end))
     }
 }
 
-fn write(envelope: &Envelope, all: Vec<Collected>, stats: &AnswerStats) -> Result<Pieces> {
+fn write(document: AnswerDocument, all: Vec<Collected>, stats: &AnswerStats) -> Result<Pieces> {
     let all: Result<Vec<_>> = all.into_iter().map(Collected::read).collect();
-    Ok(Pieces::json(&envelope.whole(all?, stats)))
+    document.whole(all?, stats)
 }
 
 /// Returns a response whose text is charged until it is sent, in place of the charge for its sources.

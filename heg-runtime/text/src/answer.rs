@@ -49,6 +49,11 @@ impl AnswerText {
         self.chars
     }
 
+    /// Returns the stop text that ended the answer.
+    pub fn stop_text(&self) -> Option<&str> {
+        self.stop.found()
+    }
+
     /// Ends the answer; returns the text that was held back, which is empty after a stop text.
     pub fn finish(&mut self) -> Result<String> {
         let held = match &mut self.stream {
@@ -91,6 +96,16 @@ mod tests {
         let text = "call Ana at 5 pm";
         assert_eq!(answer(text, &["na at"], &[]), ("call A".into(), true));
         assert_eq!(answer(text, &["pm."], &[]), (text.into(), false));
+    }
+
+    #[test]
+    fn the_stop_text_that_was_met_is_named() {
+        let tokenizer = tiny_agent();
+        let tokens = tokenizer.encode("call Ana", Special::AsWritten).unwrap();
+        let mut answer = AnswerText::new(Some(TextStream::new(tokenizer)), ["x", "An"], &[]);
+        assert_eq!(answer.stop_text(), None);
+        let stopped = tokens.iter().any(|id| answer.push(*id).unwrap().stopped);
+        assert!(stopped && answer.stop_text() == Some("An"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! OpenAI's and LangChain's Python clients, and a browser's remote control, for tests of the server.
+//! OpenAI's, Anthropic's and LangChain's Python clients, and a browser's remote control, for tests of the server.
 
 use crate::venv;
 use crate::workspace::target_dir;

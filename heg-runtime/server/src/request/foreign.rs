@@ -176,6 +176,7 @@ pub(super) fn template_switches(
         let kind = thinking.text("type")?;
         // Tokens that the model may think for: no template bounds them.
         thinking.take("budget_tokens");
+        thinking.take("display");
         thinking.end()?;
         let is_on = kind.as_deref() != Some("disabled");
         switch("thinking", "enable_thinking", is_on.into());
@@ -239,6 +240,6 @@ fn is_zero_or_less(value: &Value) -> bool {
     value.as_f64().is_some_and(|number| number <= 0.0)
 }
 
-fn is_nothing(value: &Value) -> bool {
+pub(super) fn is_nothing(value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty)
 }

@@ -103,6 +103,8 @@ pub(super) struct OfRoute {
     pub(super) tokens_max: Option<u32>,
     pub(super) log_probs: Option<u32>,
     pub(super) echo: EchoPrompt,
+    pub(super) stop: Vec<String>,
+    pub(super) delivery: Delivery,
     pub(super) ignored: Vec<&'static str>,
 }
 
@@ -117,12 +119,12 @@ impl CompletionParams {
             echo: of_route.echo,
             sampling: sampling(fields)?,
             logit_bias: logit_bias(fields)?,
-            stop: stop(fields)?,
+            stop: of_route.stop,
             end_token: match fields.flag("ignore_eos")? {
                 Some(true) => EndToken::Ignored,
                 Some(false) | None => EndToken::Ends,
             },
-            delivery: delivery(fields)?,
+            delivery: of_route.delivery,
             token_ids: match fields.flag("return_token_ids")? {
                 Some(true) => TokenIds::Included,
                 Some(false) | None => TokenIds::Omitted,
@@ -260,14 +262,22 @@ fn chance() -> u64 {
     RandomState::new().hash_one(())
 }
 
-fn stop(fields: &mut Fields) -> Result<Vec<String>> {
-    let expected = "a text or a list of up to 16 texts";
+/// Takes `stop`: a text or a list of texts.
+pub(super) fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     let list = match fields.take("stop") {
         None => return Ok(Vec::new()),
-        Some(Value::Array(list)) if list.len() <= STOP_TEXTS_MAX => list,
+        Some(Value::Array(list)) => list,
         Some(text @ Value::String(_)) => vec![text],
-        Some(other) => return Err(fields.wrong("stop", expected, &other)),
+        Some(other) => return Err(fields.wrong("stop", STOP_EXPECTED, &other)),
     };
+    stop_texts(fields, "stop", list)
+}
+
+/// Returns the stop texts of a list, which is the value of `field`.
+pub(super) fn stop_texts(fields: &Fields, field: &str, list: Vec<Value>) -> Result<Vec<String>> {
+    if list.len() > STOP_TEXTS_MAX {
+        return Err(fields.wrong(field, STOP_EXPECTED, &list.into()));
+    }
     let mut bytes_left = STOP_BYTES_MAX;
     list.into_iter()
         .map(|value| match value {
@@ -278,16 +288,17 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
                 Ok(text)
             }
             Value::String(text) => Err(ApiError::Field {
-                field: "stop".to_owned(),
+                field: field.to_owned(),
                 expected: "texts of at most 256 bytes each and 1024 bytes together",
                 found: format!("one of {} bytes, with room for {bytes_left}", text.len()),
             }),
-            other => Err(fields.wrong("stop", expected, &other)),
+            other => Err(fields.wrong(field, STOP_EXPECTED, &other)),
         })
         .collect()
 }
 
-fn delivery(fields: &mut Fields) -> Result<Delivery> {
+/// Takes `stream` and `stream_options`.
+pub(super) fn delivery(fields: &mut Fields) -> Result<Delivery> {
     let stream = fields.flag("stream")?.unwrap_or(false);
     let mut usage = Usage::Omitted;
     if let Some(mut options) = fields.object("stream_options")? {
@@ -364,6 +375,8 @@ const BIASES_MAX: usize = 1024;
 
 /// OpenAI's bound on the absolute value of a bias.
 const BIAS_MAX: f64 = 100.0;
+
+const STOP_EXPECTED: &str = "a text or a list of up to 16 texts";
 
 /// Maximum number of stop texts of a request. Chosen; OpenAI allows four.
 const STOP_TEXTS_MAX: usize = 16;

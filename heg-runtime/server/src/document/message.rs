@@ -1,0 +1,251 @@
+//! Messages of Anthropic's Messages API: an answer as content blocks, whole or as events.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{EndStats, EventWriter, SaidToken, add_named, error_event};
+use crate::answer::{Label, Piece, timings};
+use crate::answering::{AnswerEnd, AnswerStats};
+use crate::echo::Echoed;
+use crate::error::ApiError;
+use crate::error_form::ErrorForm;
+use crate::sending::Pieces;
+use heg_runtime::FinishReason;
+use heg_text::{Said, ToolCall};
+
+/// A whole message.
+#[derive(Serialize)]
+struct MessageObject<'a> {
+    id: &'a str,
+    r#type: &'static str,
+    role: &'static str,
+    model: &'a str,
+    content: Vec<Block<'a>>,
+    stop_reason: Option<&'static str>,
+    stop_sequence: Option<&'a str>,
+    usage: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+}
+
+/// A content block.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Block<'a> {
+    Text {
+        text: &'a str,
+    },
+    ToolUse {
+        id: String,
+        name: &'a str,
+        input: Option<Box<RawValue>>,
+    },
+}
+
+/// Writes a whole message.
+pub(super) fn whole(label: &Label, piece: Piece, end: &AnswerEnd, stats: &AnswerStats) -> Pieces {
+    let (mut content, mut calls) = (Vec::new(), 0);
+    for part in &piece.parts {
+        content.push(match part {
+            Said::Text(text) => Block::Text { text },
+            Said::Call(call) => {
+                calls += 1;
+                Block::ToolUse {
+                    id: call_id(label, calls - 1),
+                    name: &call.name,
+                    input: input(call),
+                }
+            }
+        });
+    }
+    let (stop_reason, stop_sequence) = stop(end, calls);
+    Pieces::json(&MessageObject {
+        stop_reason: Some(stop_reason),
+        stop_sequence,
+        content,
+        timings: Some(timings(stats)),
+        token_ids: piece.token_ids.clone(),
+        ..MessageObject::empty(label, usage(stats))
+    })
+}
+
+impl<'a> MessageObject<'a> {
+    /// Returns a message without content.
+    fn empty(label: &'a Label, usage: Value) -> Self {
+        Self {
+            id: &label.id,
+            r#type: "message",
+            role: "assistant",
+            model: &label.model,
+            content: Vec::new(),
+            stop_reason: None,
+            stop_sequence: None,
+            usage,
+            timings: None,
+            token_ids: None,
+        }
+    }
+}
+
+/// Returns the id of the call with this number.
+fn call_id(label: &Label, number: usize) -> String {
+    let answer = label.id.trim_start_matches("msg_");
+    format!("toolu_{answer}_{number}")
+}
+
+/// Returns the arguments of a call as the model wrote them.
+fn input(call: &ToolCall) -> Option<Box<RawValue>> {
+    RawValue::from_string(call.arguments.clone()).ok()
+}
+
+/// Returns the reason for the end, and the stop text that was met.
+fn stop(end: &AnswerEnd, calls: usize) -> (&'static str, Option<&str>) {
+    match (end.reason, end.stop_text.as_deref()) {
+        (FinishReason::Length, _) => ("max_tokens", None),
+        (FinishReason::Stop, Some(text)) => ("stop_sequence", Some(text)),
+        (FinishReason::Stop, None) if calls > 0 => ("tool_use", None),
+        (FinishReason::Stop, None) => ("end_turn", None),
+    }
+}
+
+/// Returns the counts of an answer. Tokens that were in the KV cache are not among `input_tokens`.
+fn usage(stats: &AnswerStats) -> Value {
+    json!({
+        "input_tokens": stats.prompt_tokens.saturating_sub(stats.reused_tokens),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": stats.reused_tokens,
+        "output_tokens": stats.answer_tokens,
+    })
+}
+
+/// The writer of a message's events.
+pub(super) struct MessageEvents {
+    label: Label,
+    /// Number of blocks that have begun.
+    blocks: usize,
+    /// Number of calls among them.
+    calls: usize,
+    /// Whether the last block is a text that goes on.
+    is_in_text: bool,
+}
+
+impl MessageEvents {
+    pub(super) fn new(label: Label) -> Self {
+        Self {
+            label,
+            blocks: 0,
+            calls: 0,
+            is_in_text: false,
+        }
+    }
+
+    fn say(&mut self, said: Vec<Said>, events: &mut Pieces) {
+        for part in said {
+            match part {
+                Said::Text(text) => {
+                    if !self.is_in_text {
+                        self.start(&json!({"type": "text", "text": ""}), events);
+                        self.is_in_text = true;
+                    }
+                    self.delta(&json!({"type": "text_delta", "text": text}), events);
+                }
+                Said::Call(call) => {
+                    self.end_text(events);
+                    let id = call_id(&self.label, self.calls);
+                    self.calls += 1;
+                    let block = json!({
+                        "type": "tool_use", "id": id, "name": call.name, "input": {}
+                    });
+                    self.start(&block, events);
+                    let delta = json!({"type": "input_json_delta", "partial_json": call.arguments});
+                    self.delta(&delta, events);
+                    self.stop(events);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, block: &Value, events: &mut Pieces) {
+        let name = "content_block_start";
+        let data = json!({"type": name, "index": self.blocks, "content_block": block});
+        add_named(events, name, &data);
+        self.blocks += 1;
+    }
+
+    /// Adds a piece of the last block.
+    fn delta(&self, delta: &Value, events: &mut Pieces) {
+        let name = "content_block_delta";
+        let index = self.blocks.saturating_sub(1);
+        let data = json!({"type": name, "index": index, "delta": delta});
+        add_named(events, name, &data);
+    }
+
+    fn stop(&self, events: &mut Pieces) {
+        let name = "content_block_stop";
+        let data = json!({"type": name, "index": self.blocks.saturating_sub(1)});
+        add_named(events, name, &data);
+    }
+
+    fn end_text(&mut self, events: &mut Pieces) {
+        if std::mem::take(&mut self.is_in_text) {
+            self.stop(events);
+        }
+    }
+}
+
+impl EventWriter for MessageEvents {
+    fn begin(&mut self, stats: &AnswerStats) -> Pieces {
+        let mut events = Pieces::default();
+        let name = "message_start";
+        let message = MessageObject::empty(&self.label, usage(stats));
+        add_named(
+            &mut events,
+            name,
+            &json!({"type": name, "message": message}),
+        );
+        add_named(&mut events, "ping", &json!({"type": "ping"}));
+        events
+    }
+
+    fn prompt(&mut self, _: usize, _: Echoed) -> Pieces {
+        Pieces::default()
+    }
+
+    fn token(&mut self, _: usize, token: SaidToken) -> Pieces {
+        let mut events = Pieces::default();
+        self.say(token.said, &mut events);
+        events
+    }
+
+    fn end(&mut self, _: usize, said: Vec<Said>, end: &AnswerEnd, stats: EndStats) -> Pieces {
+        let mut events = Pieces::default();
+        self.say(said, &mut events);
+        self.end_text(&mut events);
+        let (stop_reason, stop_sequence) = stop(end, self.calls);
+        let name = "message_delta";
+        let data = json!({
+            "type": name,
+            "delta": {"stop_reason": stop_reason, "stop_sequence": stop_sequence},
+            "usage": usage(&stats.own),
+            "timings": timings(&stats.own),
+        });
+        add_named(&mut events, name, &data);
+        add_named(
+            &mut events,
+            "message_stop",
+            &json!({"type": "message_stop"}),
+        );
+        events
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Pieces {
+        error_event(ErrorForm::Anthropic, error)
+    }
+}
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+mod tests;

@@ -1,0 +1,457 @@
+//! Responses of OpenAI's Responses API: an answer as output items, whole or as events; and the conversation that a
+//! later request may continue.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+
+use super::{EndStats, EventWriter, SaidToken, add_named};
+use crate::State;
+use crate::account::{Charge, Scope};
+use crate::answer::{Label, Piece, timings};
+use crate::answering::{AnswerEnd, AnswerStats};
+use crate::echo::Echoed;
+use crate::error::ApiError;
+use crate::flows::FlowName;
+use crate::kept_responses::KeptResponse;
+use crate::request::History;
+use crate::sending::Pieces;
+use crate::tools::value_bytes;
+use heg_runtime::FinishReason;
+use heg_text::Said;
+
+/// A response while its answer is made.
+pub(crate) struct ResponseDocument {
+    pub(crate) label: Label,
+    /// The fields that it repeats of its request.
+    pub(crate) asked: Map<String, Value>,
+    /// The conversation, if it is kept.
+    pub(crate) keeping: Option<Keeping>,
+}
+
+/// A conversation that is kept with its response.
+pub(crate) struct Keeping {
+    pub(crate) state: Arc<State>,
+    pub(crate) scope: Scope,
+    /// The conversation up to the answer.
+    pub(crate) history: History,
+    /// Name of the conversation: the id of its first response.
+    pub(crate) conversation: String,
+}
+
+/// A response as it is sent.
+#[derive(Serialize)]
+struct ResponseObject<'a> {
+    id: &'a str,
+    object: &'static str,
+    created_at: u64,
+    status: &'static str,
+    error: Option<Value>,
+    incomplete_details: Option<Value>,
+    model: &'a str,
+    output: &'a [Value],
+    #[serde(flatten)]
+    asked: &'a Map<String, Value>,
+    usage: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [u32]>,
+}
+
+impl ResponseDocument {
+    /// Returns the memory of what the response repeats and keeps of its request, in bytes.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let asked: usize = self.asked.values().map(value_bytes).sum();
+        let keeping = self.keeping.as_ref();
+        asked + keeping.map_or(0, |keeping| keeping.history.bytes())
+    }
+
+    /// Writes the whole response, and keeps its conversation.
+    pub(super) fn whole(mut self, piece: Piece, end: &AnswerEnd, stats: &AnswerStats) -> Pieces {
+        let mut output = Output::new(&self.label);
+        for part in piece.parts {
+            match part {
+                Said::Text(text) => output.add_text(&text, status(end)),
+                Said::Call(call) => output.add_call(&call.name, &call.arguments),
+            }
+        }
+        if output.items.is_empty() {
+            output.add_text("", status(end));
+        }
+        let text = self.finish(&output.items, end, stats, piece.token_ids.as_deref());
+        Pieces::from(text)
+    }
+
+    fn object<'a>(&'a self, status: &'static str, output: &'a [Value]) -> ResponseObject<'a> {
+        ResponseObject {
+            id: &self.label.id,
+            object: "response",
+            created_at: self.label.created,
+            status,
+            error: None,
+            incomplete_details: None,
+            model: &self.label.model,
+            output,
+            asked: &self.asked,
+            usage: None,
+            timings: None,
+            token_ids: None,
+        }
+    }
+
+    /// Returns the finished response as text. It is kept if it is to be, and its client has room for it.
+    fn finish(
+        &mut self,
+        output: &[Value],
+        end: &AnswerEnd,
+        stats: &AnswerStats,
+        token_ids: Option<&[u32]>,
+    ) -> Bytes {
+        let answer_bytes: usize = output.iter().map(value_bytes).sum();
+        let bytes = self.kept_bytes().saturating_add(2 * answer_bytes);
+        let keeping = self.keeping.take();
+        let place = keeping.and_then(|keeping| keeping.place(bytes));
+        self.asked
+            .insert("store".to_owned(), place.is_some().into());
+        let incomplete =
+            (end.reason == FinishReason::Length).then(|| json!({"reason": "max_output_tokens"}));
+        let object = ResponseObject {
+            incomplete_details: incomplete,
+            usage: Some(usage(stats)),
+            timings: Some(timings(stats)),
+            token_ids,
+            ..self.object(status(end), output)
+        };
+        // Writing fails only for maps whose keys are not text.
+        let text = Bytes::from(serde_json::to_vec(&object).unwrap_or_default());
+        if let Some(place) = place {
+            place.keep(self.label.id.clone(), text.clone(), output);
+        }
+        text
+    }
+}
+
+impl Keeping {
+    /// Returns a place for a response of this size; `None` if its client has no room for it.
+    fn place(self, bytes: usize) -> Option<Place> {
+        let Self { state, scope, .. } = &self;
+        let account = state.accounts.of(*scope);
+        let now = Instant::now();
+        let responses = &state.responses;
+        let (charge, ended) = responses.room(&account, bytes, &self.conversation, now);
+        for conversation in ended {
+            let flow = FlowName::Conversation(conversation);
+            state.flows.end(&state.served.engine, *scope, &flow);
+        }
+        charge.map(|charge| Place {
+            keeping: self,
+            charge,
+            bytes,
+        })
+    }
+}
+
+/// The room for a response among those that are kept.
+struct Place {
+    keeping: Keeping,
+    charge: Charge,
+    bytes: usize,
+}
+
+impl Place {
+    fn keep(self, id: String, text: Bytes, output: &[Value]) {
+        let Keeping {
+            state,
+            scope,
+            mut history,
+            conversation,
+        } = self.keeping;
+        add_output(&mut history, output);
+        let response = KeptResponse {
+            text,
+            history,
+            conversation,
+            bytes: self.bytes,
+            charge: self.charge,
+        };
+        state.responses.add(scope, id, response, Instant::now());
+    }
+}
+
+/// Adds the items of an answer to its conversation.
+fn add_output(history: &mut History, output: &[Value]) {
+    for item in output {
+        let text_of = |name: &str| item[name].as_str().unwrap_or_default();
+        match text_of("type") {
+            "function_call" => {
+                history.call(text_of("call_id"), text_of("name"), text_of("arguments"));
+            }
+            _ => history.answer(item["content"][0]["text"].as_str().unwrap_or_default()),
+        }
+    }
+}
+
+fn status(end: &AnswerEnd) -> &'static str {
+    match end.reason {
+        FinishReason::Stop => "completed",
+        FinishReason::Length => "incomplete",
+    }
+}
+
+fn usage(stats: &AnswerStats) -> Value {
+    json!({
+        "input_tokens": stats.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": stats.reused_tokens, "cache_write_tokens": 0},
+        "output_tokens": stats.answer_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": stats.prompt_tokens + stats.answer_tokens,
+    })
+}
+
+/// The output items of a response.
+struct Output {
+    /// The part of the response's id that its items' ids repeat.
+    answer: String,
+    items: Vec<Value>,
+}
+
+impl Output {
+    fn new(label: &Label) -> Self {
+        Self {
+            answer: label.id.trim_start_matches("resp_").to_owned(),
+            items: Vec::new(),
+        }
+    }
+
+    /// Returns the id of the next item, of a kind.
+    fn id(&self, kind: &str) -> String {
+        format!("{kind}_{}_{}", self.answer, self.items.len())
+    }
+
+    fn add_text(&mut self, text: &str, status: &'static str) {
+        let item = json!({
+            "id": self.id("msg"), "type": "message", "status": status, "role": "assistant",
+            "content": [part(text)],
+        });
+        self.items.push(item);
+    }
+
+    fn add_call(&mut self, name: &str, arguments: &str) {
+        let item = self.call(name, arguments, "completed");
+        self.items.push(item);
+    }
+
+    /// Returns a call as the next item.
+    fn call(&self, name: &str, arguments: &str, status: &'static str) -> Value {
+        json!({
+            "id": self.id("fc"), "type": "function_call", "status": status,
+            "call_id": self.id("call"), "name": name, "arguments": arguments,
+        })
+    }
+}
+
+/// Returns a content part.
+fn part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+/// The writer of a response's events.
+pub(super) struct ResponseEvents {
+    document: Box<ResponseDocument>,
+    output: Output,
+    /// The text that goes on, if one does.
+    text: Option<String>,
+    /// Number of events so far.
+    events: usize,
+}
+
+impl ResponseEvents {
+    pub(super) fn new(document: Box<ResponseDocument>) -> Self {
+        Self {
+            output: Output::new(&document.label),
+            document,
+            text: None,
+            events: 0,
+        }
+    }
+
+    /// Adds an event with these fields, and its number.
+    fn add(&mut self, events: &mut Pieces, name: &str, fields: &impl Serialize) {
+        #[derive(Serialize)]
+        struct Event<'a, F> {
+            r#type: &'a str,
+            sequence_number: usize,
+            #[serde(flatten)]
+            fields: &'a F,
+        }
+        let event = Event {
+            r#type: name,
+            sequence_number: self.events,
+            fields,
+        };
+        self.events += 1;
+        add_named(events, name, &event);
+    }
+
+    /// Adds an event with the whole response.
+    fn add_response(&mut self, events: &mut Pieces, name: &str, response: Box<RawValue>) {
+        #[derive(Serialize)]
+        struct Event<'a> {
+            r#type: &'a str,
+            sequence_number: usize,
+            response: Box<RawValue>,
+        }
+        let event = Event {
+            r#type: name,
+            sequence_number: self.events,
+            response,
+        };
+        self.events += 1;
+        add_named(events, name, &event);
+    }
+
+    fn say(&mut self, said: Vec<Said>, events: &mut Pieces) {
+        for part in said {
+            match part {
+                Said::Text(text) => self.say_text(&text, events),
+                Said::Call(call) => {
+                    self.end_text("completed", events);
+                    self.say_call(&call.name, &call.arguments, events);
+                }
+            }
+        }
+    }
+
+    fn say_text(&mut self, piece: &str, events: &mut Pieces) {
+        let (id, place) = (self.output.id("msg"), self.output.items.len());
+        if self.text.is_none() {
+            let item = json!({
+                "id": id, "type": "message", "status": "in_progress", "role": "assistant",
+                "content": [],
+            });
+            let fields = json!({"output_index": place, "item": item});
+            self.add(events, "response.output_item.added", &fields);
+            let fields = json!({
+                "item_id": id, "output_index": place, "content_index": 0, "part": part(""),
+            });
+            self.add(events, "response.content_part.added", &fields);
+        }
+        self.text.get_or_insert_default().push_str(piece);
+        if piece.is_empty() {
+            return;
+        }
+        let fields = json!({
+            "item_id": id, "output_index": place, "content_index": 0, "delta": piece,
+            "logprobs": [],
+        });
+        self.add(events, "response.output_text.delta", &fields);
+    }
+
+    fn end_text(&mut self, status: &'static str, events: &mut Pieces) {
+        let Some(text) = self.text.take() else {
+            return;
+        };
+        let (id, place) = (self.output.id("msg"), self.output.items.len());
+        let fields = json!({
+            "item_id": id, "output_index": place, "content_index": 0, "text": text, "logprobs": [],
+        });
+        self.add(events, "response.output_text.done", &fields);
+        let fields = json!({
+            "item_id": id, "output_index": place, "content_index": 0, "part": part(&text),
+        });
+        self.add(events, "response.content_part.done", &fields);
+        self.output.add_text(&text, status);
+        self.add_done(events);
+    }
+
+    fn say_call(&mut self, name: &str, arguments: &str, events: &mut Pieces) {
+        let (id, place) = (self.output.id("fc"), self.output.items.len());
+        let item = self.output.call(name, "", "in_progress");
+        let fields = json!({"output_index": place, "item": item});
+        self.add(events, "response.output_item.added", &fields);
+        let fields = json!({"item_id": id, "output_index": place, "delta": arguments});
+        self.add(events, "response.function_call_arguments.delta", &fields);
+        let fields = json!({
+            "item_id": id, "output_index": place, "name": name, "arguments": arguments,
+        });
+        self.add(events, "response.function_call_arguments.done", &fields);
+        self.output.add_call(name, arguments);
+        self.add_done(events);
+    }
+
+    /// Adds the event of the last item's end.
+    fn add_done(&mut self, events: &mut Pieces) {
+        let item = self.output.items.last().cloned();
+        let place = self.output.items.len().saturating_sub(1);
+        let fields = json!({"output_index": place, "item": item});
+        self.add(events, "response.output_item.done", &fields);
+    }
+}
+
+impl EventWriter for ResponseEvents {
+    fn begin(&mut self, _: &AnswerStats) -> Pieces {
+        let mut events = Pieces::default();
+        for name in ["response.created", "response.in_progress"] {
+            let response = to_raw_value(&self.document.object("in_progress", &[]));
+            self.add_response(&mut events, name, response.unwrap_or_default());
+        }
+        events
+    }
+
+    fn prompt(&mut self, _: usize, _: Echoed) -> Pieces {
+        Pieces::default()
+    }
+
+    fn token(&mut self, _: usize, token: SaidToken) -> Pieces {
+        let mut events = Pieces::default();
+        self.say(token.said, &mut events);
+        events
+    }
+
+    fn end(&mut self, _: usize, said: Vec<Said>, end: &AnswerEnd, stats: EndStats) -> Pieces {
+        let mut events = Pieces::default();
+        self.say(said, &mut events);
+        if self.text.is_none() && self.output.items.is_empty() {
+            self.say_text("", &mut events);
+        }
+        self.end_text(status(end), &mut events);
+        let items = std::mem::take(&mut self.output.items);
+        let text = self.document.finish(&items, end, &stats.own, None);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let name = match end.reason {
+            FinishReason::Stop => "response.completed",
+            FinishReason::Length => "response.incomplete",
+        };
+        let response = RawValue::from_string(text).unwrap_or_default();
+        self.add_response(&mut events, name, response);
+        events
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Pieces {
+        let mut events = Pieces::default();
+        let message = error.to_string();
+        let error = json!({"code": error.code().unwrap_or("server_error"), "message": message});
+        let object = ResponseObject {
+            error: Some(error),
+            ..self.document.object("failed", &self.output.items)
+        };
+        let response = to_raw_value(&object).unwrap_or_default();
+        self.add_response(&mut events, "response.failed", response);
+        events
+    }
+
+    fn repeated_bytes(&self) -> usize {
+        let said: usize = self.output.items.iter().map(value_bytes).sum();
+        let text = self.text.as_ref().map_or(0, String::len);
+        self.document.kept_bytes() + said + text
+    }
+}
+
+#[cfg(test)]
+#[path = "response_tests.rs"]
+mod tests;

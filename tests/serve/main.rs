@@ -1,5 +1,6 @@
 //! Tests of the server with a trained model, over real sockets: answers, streams, limits, garbage, its page, shutdown.
 #![allow(
+    clippy::panic,
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
 )]

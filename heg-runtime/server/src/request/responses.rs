@@ -50,7 +50,7 @@ impl ResponsesRequest {
     /// Reads a body; `headers` are as for [`ChatRequest::parse`].
     ///
     /// # Errors
-    /// The first thing that is wrong, with the field's name. Items are read by [`into_chat`](Self::into_chat).
+    /// The first thing that is wrong, with the field's name. Items are read later, behind those of earlier turns.
     pub fn parse<'a>(
         body: &[u8],
         headers: impl IntoIterator<Item = (&'a str, &'a str)>,

@@ -257,7 +257,7 @@ fn tokens_are_counted_as_they_are_used() {
     }
 }
 
-/// What a client wishes to pin is named as without effect; what was in the cache is counted all the same.
+/// `cache_control` is named as ignored, and tokens that come from the cache are counted with and without it.
 #[test]
 fn a_prefix_is_reused_with_and_without_being_asked_for() {
     let host = Host::new();

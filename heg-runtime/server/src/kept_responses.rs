@@ -61,8 +61,8 @@ impl KeptResponses {
     }
 
     /// Charges a client for another response of this size, and drops earlier ones for it where the client has no room.
-    /// Returns the charge, unless there is no room at all, and the conversations other than `conversation` of which
-    /// nothing is kept any more.
+    /// Returns the charge, unless there is no room at all, and the conversations, other than `conversation`, that lost
+    /// their last response.
     pub(super) fn room(
         &self,
         account: &Account,

@@ -80,7 +80,7 @@ pub(super) struct Read {
     charge: Charge,
 }
 
-/// What a request to `/v1/responses` needs beside chat's.
+/// The parts of a request to `/v1/responses` that chat does not have.
 struct Responding {
     document: Box<ResponseDocument>,
     /// Name of the kept conversation that the request continues or begins.

@@ -41,7 +41,7 @@ pub(super) struct SaidToken {
 /// Counts and times at the end of an answer.
 pub(super) struct EndStats {
     pub(super) own: AnswerStats,
-    /// Those of all answers to the request, once the last one has ended.
+    /// Sums over all answers to the request, once the last one has ended.
     pub(super) all: Option<AnswerStats>,
 }
 

@@ -257,7 +257,7 @@ fn without_effect(fields: &mut Fields, ignored: &mut Ignored) -> Result<()> {
     )
 }
 
-/// Returns whether a `context_management` edits nothing but thinking, of which earlier messages keep nothing here.
+/// Returns whether a `context_management` edits nothing but thinking, which is left out of earlier messages anyway.
 fn edits_thinking_only(value: &Value) -> bool {
     let edits = value.get("edits").and_then(Value::as_array);
     edits.is_none_or(|edits| {

@@ -10,9 +10,10 @@ use crate::host::Host;
 const PATH: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
 const VERSION: &str = "anthropic-version: 2023-06-01\r\n";
-const QUESTION: &str = "Remind me to call Ana at 5 pm.";
+pub(crate) const QUESTION: &str = "Remind me to call Ana at 5 pm.";
 
-fn with(mut body: Value, fields: Value) -> Value {
+/// Returns a body with these fields in place of its own, or beside them.
+pub(crate) fn with(mut body: Value, fields: Value) -> Value {
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
     }

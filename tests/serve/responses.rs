@@ -5,17 +5,9 @@ use serde_json::{Value, json};
 
 use crate::client::Reply;
 use crate::host::{Host, exact};
-use crate::messages::named_events;
+use crate::messages::{QUESTION, named_events, with};
 
 const PATH: &str = "/v1/responses";
-const QUESTION: &str = "Remind me to call Ana at 5 pm.";
-
-fn with(mut body: Value, fields: Value) -> Value {
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    body
-}
 
 fn question(fields: Value) -> Value {
     let body = json!({

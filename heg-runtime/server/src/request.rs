@@ -13,6 +13,8 @@ mod params;
 mod prediction;
 mod prompt;
 mod responses;
+#[cfg(test)]
+mod shown_cases;
 
 use serde_json::Value;
 

@@ -1,57 +1,20 @@
 //! Requests of the Messages API: what they become, and the errors for all others.
 
 use super::*;
-use crate::request::{Bound, Delivery};
-
-const BOUNDS: PromptBounds = PromptBounds {
-    tokens: 1024,
-    bounded_by: Bound::Context,
-    token_bytes: 16,
-};
+use crate::request::Delivery;
+use crate::request::shown_cases::{self, BOUNDS};
 
 /// Reads a request with these fields beside model, limit and a question.
 fn parse(fields: &str) -> Result<ChatRequest> {
-    let mut body = json!({
+    let plain = json!({
         "model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]
     });
-    let given: Value = serde_json::from_str(fields).unwrap();
-    for (name, value) in given.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    let body = body.to_string();
+    let body = shown_cases::body(plain, fields);
     ChatRequest::parse_messages(body.as_bytes(), [], &BOUNDS, MessagesPurpose::Answer)
 }
 
-/// Returns the input of the template for each case, or its error.
 fn shown(cases: &[&str]) -> String {
-    let mut text = String::new();
-    for case in cases {
-        text.push_str(case);
-        text.push('\n');
-        match parse(case) {
-            Ok(request) => {
-                for message in &request.conversation.messages {
-                    text.push_str(&format!("  {}\n", serde_json::to_string(message).unwrap()));
-                }
-                for tool in &request.tooling.tools {
-                    text.push_str(&format!("  tool {tool}\n"));
-                }
-                let Tooling {
-                    choice,
-                    calls,
-                    format,
-                    ..
-                } = request.tooling;
-                text.push_str(&format!("  {choice:?} {calls:?} {format:?}"));
-                text.push_str(&format!(" ignored {:?}\n", request.params.ignored));
-            }
-            Err(error) => {
-                let status = error.status().as_u16();
-                text.push_str(&format!("  {status} {error}\n"));
-            }
-        }
-    }
-    text
+    shown_cases::shown(cases, parse)
 }
 
 #[test]

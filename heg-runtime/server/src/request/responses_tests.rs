@@ -1,54 +1,19 @@
 //! Requests of the Responses API: what they become, and the errors for all others.
 
 use super::*;
-use crate::request::{Bound, Delivery};
-
-const BOUNDS: PromptBounds = PromptBounds {
-    tokens: 1024,
-    bounded_by: Bound::Context,
-    token_bytes: 16,
-};
+use crate::request::Delivery;
+use crate::request::shown_cases::{self, BOUNDS};
 
 /// Reads a request with these fields beside model and input.
 fn parse(fields: &str) -> Result<ResponsesRequest> {
-    let mut body = json!({"model": "m", "input": "hi"});
-    let given: Value = serde_json::from_str(fields).unwrap();
-    for (name, value) in given.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    ResponsesRequest::parse(body.to_string().as_bytes(), [], &BOUNDS)
+    let body = shown_cases::body(json!({"model": "m", "input": "hi"}), fields);
+    ResponsesRequest::parse(body.as_bytes(), [], &BOUNDS)
 }
 
-/// Returns the input of the template for each case, or its error.
 fn shown(cases: &[&str]) -> String {
-    let mut text = String::new();
-    for case in cases {
-        text.push_str(case);
-        text.push('\n');
-        match parse(case).and_then(ResponsesRequest::into_first) {
-            Ok(request) => {
-                for message in &request.conversation.messages {
-                    text.push_str(&format!("  {}\n", serde_json::to_string(message).unwrap()));
-                }
-                for tool in &request.tooling.tools {
-                    text.push_str(&format!("  tool {tool}\n"));
-                }
-                let Tooling {
-                    choice,
-                    calls,
-                    format,
-                    ..
-                } = request.tooling;
-                text.push_str(&format!("  {choice:?} {calls:?} {format:?}"));
-                text.push_str(&format!(" ignored {:?}\n", request.params.ignored));
-            }
-            Err(error) => {
-                let status = error.status().as_u16();
-                text.push_str(&format!("  {status} {error}\n"));
-            }
-        }
-    }
-    text
+    shown_cases::shown(cases, |case| {
+        parse(case).and_then(ResponsesRequest::into_first)
+    })
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: builds the libFuzzer targets of `tests/fuzz` and runs each for a bounded time, as many at once
 //! as there are cores. The folder has cargo-fuzz's layout, but stable Rust and plain cargo suffice: coverage comes from
-//! LLVM's own pass, which needs no nightly flag (only the address sanitizer would).
+//! LLVM's own pass, which needs no nightly flag (only the address sanitizer would). Our own crates are compiled for it once
+//! more, and nothing else is.
 
 use anyhow::{Context, Result};
 use rayon::prelude::*;
@@ -78,16 +79,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn build(targets: &[String]) -> Result<()> {
-    let mut command = workspace::cargo(&["build", "--release", "--quiet"]);
+    let mut command = workspace::cargo(&["build", "--package", PACKAGE, "--quiet", "--locked"]);
     for target in targets {
         command.args(["--bin", target]);
     }
-    // With an explicit target the flags go to the targets only, not to build scripts.
-    command
-        .args(["--target", TRIPLE, "--target-dir"])
-        .arg(build_dir())
-        .current_dir(folder())
-        .env("RUSTFLAGS", FLAGS.join(" "));
+    command.env("RUSTC_WORKSPACE_WRAPPER", folder().join("instrumented"));
     workspace::run(&mut command, "building the fuzz targets")
 }
 
@@ -103,7 +99,7 @@ fn fuzz(target: &str, args: &Args) -> Result<()> {
     for dir in [&corpus, &artifacts] {
         fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
     }
-    let binary = build_dir().join(TRIPLE).join("release").join(target);
+    let binary = target_dir().join("debug").join(target);
     let mut command = Command::new(binary);
     command
         .arg(format!("-max_total_time={seconds}"))
@@ -188,10 +184,6 @@ fn folder() -> PathBuf {
     root().join("tests").join("fuzz")
 }
 
-fn build_dir() -> PathBuf {
-    target_dir().join("fuzz").join("build")
-}
-
 fn artifacts(target: &str) -> PathBuf {
     target_dir().join("fuzz").join("artifacts").join(target)
 }
@@ -200,22 +192,7 @@ fn log(target: &str) -> PathBuf {
     target_dir().join("fuzz").join(format!("{target}.log"))
 }
 
-const TRIPLE: &str = "x86_64-unknown-linux-gnu";
-
-/// cargo-fuzz's flags for `--sanitizer none`; assertions and overflow checks on, so that a
-/// broken invariant is a finding.
-const FLAGS: [&str; 10] = [
-    "-Cpasses=sancov-module",
-    "-Cllvm-args=-sanitizer-coverage-level=4",
-    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
-    "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
-    "-Cdebug-assertions",
-    "-Coverflow-checks",
-    "-Ccodegen-units=1",
-    "--cfg=fuzzing",
-];
+const PACKAGE: &str = "heg-fuzz";
 
 const AFTER_HELP: &str = "\
 Examples:

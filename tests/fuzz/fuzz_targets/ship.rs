@@ -63,7 +63,11 @@ fn name(text: &str) {
         assert_eq!(name.to_string().parse::<ModelName>().unwrap(), name);
         let all = name.to_string();
         assert!(!all.contains(['?', '#', '@', '%', '\\', ' ']) && !all.contains("//"));
-        assert!(name.repository().split('/').all(|part| part != "." && part != ".."));
+        assert!(
+            name.repository()
+                .split('/')
+                .all(|part| part != "." && part != "..")
+        );
     }
 }
 

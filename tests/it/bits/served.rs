@@ -27,12 +27,12 @@ const WHOLE_VOCABULARY: u32 = 1 << 20;
 
 /// Returns a hash of the log probabilities of the whole vocabulary. They are f64, which distinguishes all f32 logits.
 fn digest(said: &TokenLogProbs) -> SectionId {
-    let all = [said.token].into_iter().chain(said.top.iter().copied());
-    let bytes = all.flat_map(|one| {
-        let bits = one.log_probability.to_bits();
-        [u64::from(one.token), bits].map(u64::to_le_bytes).concat()
-    });
-    SectionId::of(&bytes.collect::<Vec<u8>>())
+    let mut bytes = Vec::with_capacity(16 * (said.top.len() + 1));
+    for one in [&said.token].into_iter().chain(&said.top) {
+        bytes.extend_from_slice(&u64::from(one.token).to_le_bytes());
+        bytes.extend_from_slice(&one.log_probability.to_bits().to_le_bytes());
+    }
+    SectionId::of(&bytes)
 }
 
 /// Returns the answer to each prompt by an executor that does nothing else, with other instructions and one thread.

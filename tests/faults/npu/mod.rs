@@ -4,6 +4,8 @@
 mod agreement;
 mod asked;
 mod sweep;
+mod trees;
+mod whole;
 mod worlds;
 
 use std::path::{Path, PathBuf};

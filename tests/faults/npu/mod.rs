@@ -2,6 +2,7 @@
 //! scene is a process that lives through many worlds. Skipped by name without OpenVINO or without the NPU's compiler.
 
 mod agreement;
+mod alike;
 mod asked;
 mod sweep;
 mod trees;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use heg_runtime::engine::{
-    EndTokens, Engine, EngineOptions, FaultPlan, Generation, Request, Speculation,
+    DraftCounts, EndTokens, Engine, EngineOptions, FaultPlan, Generation, Request, Speculation,
 };
-use heg_runtime::exec::ExecutorOptions;
+use heg_runtime::exec::{ExecutorOptions, Loader};
 use heg_sched::{Action, Class, Event, Finish, Lane, Micros, Observer, RequestId, Work};
 use heg_tests::soft_npu::{InSoftNpu, soft_npu_or_skip};
 
@@ -34,12 +34,14 @@ fn an_npu_verifies_branches_that_stand_behind_others() {
 /// An NPU that does everything takes the whole tree in one step, and says so.
 fn alone(inside: &InSoftNpu, scene: Scene) {
     inside.forget();
-    let engine = engine(scene, Machine::Alone, None, Verifications::default());
+    let loader = Machine::Alone.loader(scene.bits.bundle());
+    let all = references(scene.bits);
+    let engine = engine(loader, None, all.to_vec(), Verifications::default());
     for reference in references(scene.bits) {
-        let (tokens, accepted) = answer(engine.generate(request(reference, Class::Reactive)));
+        let (tokens, counts) = answer(engine.generate(request(reference, Class::Reactive)));
         assert!(tokens.starts_with(&reference.answer), "{scene:?}");
         // All that are known but the first, which the prompt gives.
-        assert_eq!(accepted, ANSWER_TOKENS - 1, "{scene:?}");
+        assert_eq!(counts.accepted_tokens, ANSWER_TOKENS - 1, "{scene:?}");
     }
     let layers = engine.manifest().layers.len();
     drop(engine);
@@ -51,14 +53,15 @@ fn alone(inside: &InSoftNpu, scene: Scene) {
 fn beside_a_lane_that_decodes(inside: &InSoftNpu, scene: Scene) {
     inside.forget();
     let verifications = Verifications::default();
+    let loader = Machine::TwoLanes.loader(scene.bits.bundle());
+    let all = references(scene.bits);
     let engine = engine(
-        scene,
-        Machine::TwoLanes,
+        loader,
         Some("agent-xpu"),
+        all.to_vec(),
         verifications.clone(),
     );
     for _ in 0..10 {
-        let all = references(scene.bits);
         let asked = all
             .iter()
             .map(|it| engine.generate(request(it, Class::Proactive)));
@@ -76,13 +79,13 @@ fn beside_a_lane_that_decodes(inside: &InSoftNpu, scene: Scene) {
     assert!(count > 0 && trees >= layers, "{scene:?}: {count}, {trees}");
 }
 
-fn engine(
-    scene: Scene,
-    machine: Machine,
+/// An engine that verifies the answers to these prompts as branches behind others.
+pub(super) fn engine(
+    loader: Loader,
     name: Option<&str>,
+    all: Vec<Reference>,
     verifications: Verifications,
 ) -> Engine {
-    let loader = machine.loader(scene.bits.bundle());
     let mut policy = policy_of(name, &loader);
     policy.limits.timeout_min_ms = 30_000;
     // However long rows take here.
@@ -99,7 +102,6 @@ fn engine(
         ..EngineOptions::default()
     };
     let plan = FaultPlan::default();
-    let all = references(scene.bits);
     plan.draft(move |_: RequestId, so_far: &[u32]| {
         let asked = all.iter().find(|it| so_far.starts_with(&it.prompt));
         asked.map_or_else(Vec::new, |it| behind_others(it, so_far.len()))
@@ -125,7 +127,7 @@ fn behind_others(reference: &Reference, so_far: usize) -> Vec<(u32, Option<u16>)
     tree
 }
 
-fn request(reference: &Reference, class: Class) -> Request {
+pub(super) fn request(reference: &Reference, class: Class) -> Request {
     Request {
         // A draft ends before its answer, and the tree has four tokens for each of the answer's.
         tokens_max: 4 * ANSWER_TOKENS,
@@ -134,15 +136,15 @@ fn request(reference: &Reference, class: Class) -> Request {
     }
 }
 
-fn answer(generation: Generation) -> (Vec<u32>, u32) {
+pub(super) fn answer(generation: Generation) -> (Vec<u32>, DraftCounts) {
     let (tokens, ending) = generation.wait().unwrap();
     assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
-    (tokens, ending.drafts.unwrap().accepted_tokens)
+    (tokens, ending.drafts.unwrap())
 }
 
 /// Counts verifications on the NPU.
 #[derive(Clone, Default)]
-struct Verifications(Arc<AtomicUsize>);
+pub(super) struct Verifications(Arc<AtomicUsize>);
 
 impl Observer for Verifications {
     fn stepped(&mut self, _: Micros, _: &Event, actions: &[Action]) {

@@ -277,6 +277,7 @@ fn push_kernel(index: usize, kernel: &Kernel, found: &mut Vec<(Reference, Sectio
             binding: _,
             activations: _,
             kv_cache: _,
+            takes_trees: _,
             ir,
             program,
             tolerance: _,

@@ -222,7 +222,7 @@ pub struct DraftPolicy {
     pub learning: bool,
     /// Tokens that are drafted for each request, whatever the cost of their rows. `None`: as many as pay off.
     pub fixed_tokens: Option<u32>,
-    /// Whether idle lanes read prompts again and draft from what the model found likely in them (sd.npu 3.3).
+    /// Whether idle lanes find out what the model thinks likely after each row of a prompt, to draft from it (sd.npu 3.3).
     pub calibration: bool,
     /// Whether the rest of a rejected draft is drafted again if the model still found it plausible (sd.npu 3.4).
     pub reuse: bool,

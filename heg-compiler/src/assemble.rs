@@ -119,6 +119,7 @@ impl<'a> Assembly<'a> {
                 binding: variant.lowering.binding,
                 activations: variant.lowering.activations,
                 kv_cache: variant.lowering.kv_cache,
+                takes_trees: variant.lowering.takes_trees,
                 ir,
                 program,
                 tolerance: variant.tolerance,

@@ -33,6 +33,7 @@ pub(crate) fn variants(plan: &Plan, group: Group) -> Vec<VariantPlan> {
                     binding,
                     activations,
                     kv_cache: kv_cache(device, form),
+                    takes_trees: takes_trees(shape),
                     weights: form,
                     weights_first: WeightsFirst::NONE,
                 },
@@ -73,6 +74,15 @@ fn variant_kinds(
     }
     kinds
 }
+
+/// Whether drafts that are trees are verified in a form. It costs a product of [c, c] by [c, n] for a mask that all heads
+/// share, so longer chunks, which no draft fills, go without.
+fn takes_trees(shape: ShapeClass) -> bool {
+    shape.bucket().is_some() && shape.chunk().is_some_and(|tokens| tokens <= TREE_ROWS_MAX)
+}
+
+/// Rows of the longest tree that CPU programs take.
+const TREE_ROWS_MAX: u32 = 64;
 
 /// Rows of the largest static head: the head runs on the last row of each sequence only, and 32 is the largest
 /// decode batch (Agent.xpu §4.1).

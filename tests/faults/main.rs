@@ -5,6 +5,7 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod calibration;
 mod deadlines;
 mod drafts;
 mod explained;

@@ -71,7 +71,7 @@ fn bundle_for(soc: &'static str) -> (&'static Path, &'static str) {
 }
 
 /// A prompt, and its answer by an executor that nothing else uses.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reference {
     pub(crate) prompt: Vec<u32>,
     pub(crate) answer: Vec<u32>,

@@ -1,7 +1,8 @@
 //! Every IR for the NPU, run on the CPU device, gives the same results as the constant-bound f32 form.
 //!
 //! All kernels of all families in all weight forms. Real rows are compared; the padding of a chunk and the rows
-//! of the cache after the visible ones hold large finite garbage, as they do after an earlier request.
+//! of the cache after the visible ones hold large finite garbage, as they do after an earlier request. Attention that
+//! takes trees is also given random ones, and compared token by token with the reference over the token's branch alone.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +13,7 @@ use heg_artifacts::manifest::{
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::{Core, HostBuffer, InferRequest, Memory, Tensor, find_libraries};
 use heg_spec::{DeviceClass, Group, GroupColumns, WeightForm};
-use heg_tests::{FAMILIES, Workbench, fixture, openvino_or_skip};
+use heg_tests::{FAMILIES, Seeded, Workbench, fixture, openvino_or_skip};
 
 /// Returns the largest absolute difference of an output, relative to the largest absolute value of the
 /// reference.
@@ -88,8 +89,64 @@ impl Bench {
                     assert_close(found, expected, tolerance(variant.activations), &name);
                 }
             }
+            assert_eq!(variant.takes_trees, kernel.group == Group::Mha);
+            if variant.takes_trees {
+                let [mut found, mut expected] = [&mut request, &mut expecting];
+                self.check_trees(
+                    name,
+                    kernel,
+                    [variant, reference],
+                    [&mut found, &mut expected],
+                );
+            }
         }
         of(DeviceClass::Npu).count()
+    }
+
+    /// Checks attention over random trees against the reference, which has each token alone behind its branch.
+    fn check_trees(
+        &self,
+        name: &str,
+        kernel: &Kernel,
+        [variant, reference]: [&Variant; 2],
+        [request, expecting]: [&mut InferRequest; 2],
+    ) {
+        let [chunk, bucket] = [variant.shape.chunk(), variant.shape.bucket()];
+        let [chunk, bucket] = [chunk, bucket].map(|size| size.unwrap() as usize);
+        let mut seeded = Seeded::new(chunk as u64 * 1000 + bucket as u64);
+        for position in [0, (bucket - chunk) / 2, bucket - chunk] {
+            let tokens = 1 + seeded.below(chunk);
+            let follows: Vec<usize> = (1..tokens)
+                .map(|token| match seeded.below(3) {
+                    0 => seeded.below(token),
+                    _ => token - 1,
+                })
+                .collect();
+            let call = Call { tokens, position };
+            let name = format!("{name}, {:?}, {call:?}, tree {follows:?}", variant.shape);
+            let mut inputs = self.inputs(kernel, variant, None, call);
+            inputs.push(tree(&follows, chunk));
+            let found = infer(request, kernel, variant, &inputs, chunk);
+            let whole = self.inputs(kernel, reference, None, call);
+            let width = kernel.outputs[0].width as usize;
+            for (token, found) in found[0].chunks(width).take(tokens).enumerate() {
+                let branch = branch(&follows, token);
+                let rows = (0..position).chain(branch.iter().map(|token| position + token));
+                let inputs: Vec<Input> = kernel
+                    .inputs
+                    .iter()
+                    .zip(&whole)
+                    .map(|(port, (values, _))| match port.rows {
+                        Rows::One => (vec![(position + branch.len() - 1) as f32], vec![1]),
+                        Rows::Tokens => rows_of(values, port, [token]),
+                        Rows::Context => rows_of(values, port, rows.clone()),
+                    })
+                    .collect();
+                let expected = infer(expecting, kernel, reference, &inputs, 1);
+                let name = format!("{name}, token {token}");
+                assert_close(found, &expected[0], tolerance(variant.activations), &name);
+            }
+        }
     }
 
     fn request(&self, kernel: &Kernel, variant: &Variant, used: &KernelUse) -> InferRequest {
@@ -161,48 +218,34 @@ impl Bench {
         used: &KernelUse,
         call: Call,
     ) -> Vec<Vec<f32>> {
-        for (index, port) in kernel.inputs.iter().enumerate() {
-            let (values, shape) = self.input(port, variant.shape, used, call);
-            let element = variant.port_element(port.role);
-            let memory = buffer(&encode(&values, element));
-            let tensor = Tensor::new(memory, 0, openvino(element), &shape).unwrap();
-            request.bind_input(index, tensor).unwrap();
-        }
         let rows = variant.shape.chunk().map_or(call.tokens, |c| c as usize);
-        let outputs: Vec<Arc<HostBuffer>> = kernel
-            .outputs
-            .iter()
-            .enumerate()
-            .map(|(index, port)| {
-                let element = variant.port_element(port.role);
-                let shape = [rows, port.width as usize];
-                // NaN wherever nothing is written.
-                let memory = buffer(&vec![0xff; shape[0] * shape[1] * element.bytes() as usize]);
-                let tensor = Tensor::new(memory.clone(), 0, openvino(element), &shape);
-                request.bind_output(index, tensor.unwrap()).unwrap();
-                memory
-            })
-            .collect();
-        request.infer().unwrap();
-        let ports = kernel.outputs.iter().zip(&outputs);
-        ports
-            .map(|(port, memory)| {
-                let element = variant.port_element(port.role);
-                let mut values = decode(memory, element);
-                values.truncate(call.tokens * port.width as usize);
-                values
-            })
-            .collect()
+        let mut inputs = self.inputs(kernel, variant, Some(used), call);
+        if variant.takes_trees {
+            let chain: Vec<usize> = (0..rows - 1).collect();
+            inputs.push(tree(&chain, rows));
+        }
+        let mut outputs = infer(request, kernel, variant, &inputs, rows);
+        for (port, values) in kernel.outputs.iter().zip(&mut outputs) {
+            values.truncate(call.tokens * port.width as usize);
+        }
+        outputs
+    }
+
+    /// The inputs of a call, in port order.
+    fn inputs(
+        &self,
+        kernel: &Kernel,
+        variant: &Variant,
+        used: Option<&KernelUse>,
+        call: Call,
+    ) -> Vec<Input> {
+        let ports = kernel.inputs.iter();
+        let input = |port| self.input(port, variant.shape, used, call);
+        ports.map(input).collect()
     }
 
     /// Values and shape of an input: the real values, then garbage up to the fixed size.
-    fn input(
-        &self,
-        port: &Port,
-        shape: ShapeClass,
-        used: &KernelUse,
-        call: Call,
-    ) -> (Vec<f32>, Vec<usize>) {
+    fn input(&self, port: &Port, shape: ShapeClass, used: Option<&KernelUse>, call: Call) -> Input {
         let asked = KnownAnswers {
             seed: 3,
             rows: call.tokens as u32,
@@ -216,7 +259,7 @@ impl Bench {
         };
         let rows = fixed.unwrap_or(asked.rows_of(port.rows)) as usize;
         let mut values = match port.role {
-            Role::Cos | Role::Sin => self.rotary(port, used, call),
+            Role::Cos | Role::Sin => self.rotary(port, used.unwrap(), call),
             _ => asked.values(port),
         };
         values.resize_with(rows * width, garbage());
@@ -239,6 +282,77 @@ impl Bench {
             .map(|word| f32::from_le_bytes(*word))
             .collect()
     }
+}
+
+/// Values of an input, and their shape.
+type Input = (Vec<f32>, Vec<usize>);
+
+/// Runs a request; returns all rows of its outputs.
+fn infer(
+    request: &mut InferRequest,
+    kernel: &Kernel,
+    variant: &Variant,
+    inputs: &[Input],
+    rows: usize,
+) -> Vec<Vec<f32>> {
+    // A tree is in the type of the activations, as queries are.
+    let roles = kernel.inputs.iter().map(|port| port.role);
+    let roles = roles.chain([Role::Query]);
+    for (index, ((values, shape), role)) in inputs.iter().zip(roles).enumerate() {
+        let element = variant.port_element(role);
+        let memory = buffer(&encode(values, element));
+        let tensor = Tensor::new(memory, 0, openvino(element), shape).unwrap();
+        request.bind_input(index, tensor).unwrap();
+    }
+    let outputs: Vec<Arc<HostBuffer>> = kernel
+        .outputs
+        .iter()
+        .enumerate()
+        .map(|(index, port)| {
+            let element = variant.port_element(port.role);
+            let shape = [rows, port.width as usize];
+            // NaN wherever nothing is written.
+            let memory = buffer(&vec![0xff; shape[0] * shape[1] * element.bytes() as usize]);
+            let tensor = Tensor::new(memory.clone(), 0, openvino(element), &shape);
+            request.bind_output(index, tensor.unwrap()).unwrap();
+            memory
+        })
+        .collect();
+    request.infer().unwrap();
+    let ports = kernel.outputs.iter().zip(&outputs);
+    ports
+        .map(|(port, memory)| decode(memory, variant.port_element(port.role)))
+        .collect()
+}
+
+/// Rows of an input, as one.
+fn rows_of(values: &[f32], port: &Port, rows: impl IntoIterator<Item = usize>) -> Input {
+    let width = port.width as usize;
+    let rows: Vec<&[f32]> = rows
+        .into_iter()
+        .map(|row| &values[row * width..(row + 1) * width])
+        .collect();
+    (rows.concat(), vec![rows.len(), width])
+}
+
+/// The tokens that lead to one, itself the last; `follows` has for each but the first the earlier one before it.
+fn branch(follows: &[usize], token: usize) -> Vec<usize> {
+    let before = |token: &usize| token.checked_sub(1).map(|at| follows[at]);
+    let mut branch: Vec<usize> = std::iter::successors(Some(token), before).collect();
+    branch.reverse();
+    branch
+}
+
+/// The input that says which token sees which, with padding that sees only itself.
+fn tree(follows: &[usize], chunk: usize) -> Input {
+    let row = |token: usize| {
+        let seen = match token <= follows.len() {
+            true => branch(follows, token),
+            false => vec![token],
+        };
+        (0..chunk).map(move |other| f32::from(u8::from(seen.contains(&other))))
+    };
+    ((0..chunk).flat_map(row).collect(), vec![chunk, chunk])
 }
 
 /// Full and padded calls; for attention at both ends of the bucket, and with padded tokens that reach past it.

@@ -244,6 +244,7 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
             binding,
             activations,
             kv_cache,
+            takes_trees,
             ir: _,
             program,
             tolerance,
@@ -268,6 +269,13 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
             ));
         }
         check_shape_class(field, group, *shape)?;
+        if *takes_trees && shape.bucket().is_none() {
+            return Err(Error::invalid(
+                format!("{}.takes_trees", field()),
+                format!("trees in {shape:?}"),
+                "trees in a `Bucket` only",
+            ));
+        }
         if program.is_some() && (*device, *shape) != (DeviceClass::Cpu, ShapeClass::Dynamic) {
             return Err(Error::invalid(
                 format!("{}.program", field()),

@@ -69,6 +69,11 @@ pub struct Variant {
     /// Element type of keys and values, if it differs from that of the other activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<ElementType>,
+    /// Whether the new tokens of a call may be a tree. It then has one more input behind the activation ports, `[c, c]` in
+    /// the type of its activations: 1 where the token of a row sees that of the column, itself and those that it comes
+    /// after, else 0. Tokens that come one after the other make the lower triangle. Only static attention has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_trees: bool,
     /// OpenVINO IR (XML). [`Binding::Constant`] refers to its weights as `offset="@k"`, where k counts the sections of
     /// the [`KernelUse`](super::KernelUse): values, then scales and centres if there are any, weight after weight.
     /// Input binding takes the same list as inputs after the activation ports. Either binding finds its small constants

@@ -295,6 +295,12 @@ fn kernels() {
         },
     );
     check(
+        "`kernels[0].variants[1].takes_trees` is trees in Static { tokens: 4 }, expected trees in a `Bucket` only",
+        |manifest| {
+            manifest.kernels[0].variants[1].takes_trees = true;
+        },
+    );
+    check(
         "`kernels[0].variants[1].shape.tokens` is `0`, expected at least `1`",
         |manifest| {
             manifest.kernels[0].variants[1].shape = ShapeClass::Static { tokens: 0 };

@@ -22,6 +22,7 @@ const CPU: Lowering = Lowering {
     binding: Binding::Constant,
     activations: ElementType::F32,
     kv_cache: Some(ElementType::Bf16),
+    takes_trees: false,
     weights: WeightForm::W8A16,
     weights_first: WeightsFirst::NONE,
 };
@@ -31,6 +32,7 @@ const NPU: Lowering = Lowering {
     binding: Binding::Input,
     activations: ElementType::F16,
     kv_cache: None,
+    takes_trees: false,
     weights: WeightForm::W8A16,
     weights_first: WeightsFirst::NONE,
 };
@@ -59,23 +61,43 @@ fn mha_of_a_bucket() {
     assert_snapshot!("mha_bucket", ir(Group::Mha, Lowering { shape, ..NPU }));
 }
 
+#[test]
+fn mha_of_a_bucket_with_trees() {
+    let lowering = Lowering {
+        shape: ShapeClass::Bucket {
+            tokens: 32,
+            context: 512,
+        },
+        takes_trees: true,
+        ..NPU
+    };
+    assert_snapshot!("mha_tree", ir(Group::Mha, lowering));
+}
+
 /// Positions are compared in i32, because the NPU compiler would round other types to f16: see
 /// `attention::mask_of_size`.
 #[test]
 fn static_attention_compares_i32() {
-    for family in FAMILIES {
+    for (family, takes_trees) in FAMILIES
+        .into_iter()
+        .flat_map(|it| [(it, false), (it, true)])
+    {
         let heg = Described::family(family).heg();
         for kernel in heg.kernels.iter().filter(|k| k.group == Group::Mha) {
             let shape = ShapeClass::Bucket {
                 tokens: 32,
                 context: 512,
             };
-            let lowering = Lowering { shape, ..NPU };
+            let lowering = Lowering {
+                shape,
+                takes_trees,
+                ..NPU
+            };
             let ir = lower(kernel, lowering, &mut Literals::default());
             let layers: Vec<&str> = ir.split("<layer ").collect();
             let compared = layers
                 .iter()
-                .filter(|layer| layer.contains("LessEqual") || layer.contains("Greater"))
+                .filter(|layer| COMPARISONS.iter().any(|kind| layer.contains(kind)))
                 .inspect(|layer| {
                     assert_eq!(layer.matches("I32").count(), 2, "{family}: {layer}");
                 });
@@ -84,6 +106,8 @@ fn static_attention_compares_i32() {
         }
     }
 }
+
+const COMPARISONS: [&str; 3] = ["type=\"Less", "type=\"Greater\"", "type=\"Equal\""];
 
 /// Section numbers are consecutive in the order of a place's weights, and every reference has its section.
 #[test]

@@ -58,6 +58,10 @@ impl Ir<'_> {
         self.compare("LogicalAnd", a, b)
     }
 
+    pub(crate) fn least(&mut self, a: &Wire, b: &Wire) -> Wire {
+        self.elementwise("Minimum", a, b)
+    }
+
     pub(crate) fn select(&mut self, condition: &Wire, yes: &Wire, no: &Wire) -> Wire {
         let shape = condition.shape.clone();
         self.op(

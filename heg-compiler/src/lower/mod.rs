@@ -21,6 +21,7 @@ mod xml;
 use heg_artifacts::manifest::{Binding, ElementType, Elements, Role, Rows, ShapeClass};
 use heg_spec::WeightForm;
 
+use attention::TokenOrder;
 pub(crate) use document::IrDocument;
 pub(crate) use literals::Literals;
 use weights::WeightPort;
@@ -43,6 +44,8 @@ pub struct Lowering {
     pub activations: ElementType,
     /// Element type of keys and values, if it is another.
     pub kv_cache: Option<ElementType>,
+    /// Whether its tokens may be a tree: see [`Variant::takes_trees`](heg_artifacts::manifest::Variant::takes_trees).
+    pub takes_trees: bool,
     /// Storage form of matrices.
     pub weights: WeightForm,
     /// The products whose weights come first.
@@ -118,6 +121,9 @@ pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Lite
         );
         inputs.push(port.role, wire);
     }
+    if let Some(shape) = tree_shape(lowering) {
+        inputs.tree = Some(ir.parameter(TREE, elements.activations, shape));
+    }
     let mut weights = WeightPort::new(lowering);
     let mut results: Vec<Wire> = Vec::with_capacity(kernel.ops.len());
     let mut products = 0;
@@ -162,6 +168,8 @@ pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Lite
 struct Inputs {
     wires: Vec<Wire>,
     roles: Vec<Role>,
+    /// Which token sees which, if they may be a tree.
+    tree: Option<Wire>,
 }
 
 impl Inputs {
@@ -205,7 +213,11 @@ fn build(
         },
         Op::Attention(attributes) => {
             let position = inputs.role(Role::Position).unwrap_or(&operands[0]);
-            attention::attention(ir, operands, position, attributes)
+            let order = TokenOrder {
+                position,
+                tree: inputs.tree.as_ref(),
+            };
+            attention::attention(ir, operands, order, attributes)
         }
         Op::Gated(activation) => ops::gated(ir, &operands[0], &operands[1], *activation),
         Op::Add { b_scale } => {
@@ -225,6 +237,15 @@ fn shape(rows: Rows, width: u32, lowering: Lowering) -> Vec<Dim> {
     };
     vec![rows, Dim::Fixed(width)]
 }
+
+/// Shape of the input that says which token sees which; `None` if a form has none.
+fn tree_shape(lowering: Lowering) -> Option<Vec<Dim>> {
+    let rows = lowering.shape.chunk().filter(|_| lowering.takes_trees)?;
+    Some(vec![Dim::Fixed(rows); 2])
+}
+
+/// Name of that input.
+const TREE: &str = "tree";
 
 fn role_name(role: Role) -> &'static str {
     match role {

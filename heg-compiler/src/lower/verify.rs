@@ -11,7 +11,7 @@ use heg_artifacts::manifest::{Binding, ElementType, Elements, Port};
 use super::document::{IrDocument, IrLayer, IrPort};
 use super::weights::{WeightSection, sections as sections_of};
 use super::xml::{Dim, Element};
-use super::{Lowering, role_name, shape};
+use super::{Lowering, TREE, role_name, shape, tree_shape};
 use crate::heg::KernelBody;
 use crate::verify::{BrokenInvariant, Checks};
 
@@ -67,8 +67,13 @@ fn check_ports(
         Binding::Input => sections,
     };
     let expected: Vec<_> = kernel.inputs.iter().map(port).collect();
+    let tree = tree_shape(lowering).map(|shape| {
+        let shown = described(elements.activations, &shape);
+        (TREE.to_owned(), shown)
+    });
     let expected: Vec<_> = expected
         .into_iter()
+        .chain(tree)
         .chain(as_inputs.iter().map(section))
         .collect();
     let layers = |kind: &'static str| document.layers.iter().filter(move |l| l.kind == kind);
@@ -217,6 +222,7 @@ mod tests {
             binding,
             activations: ElementType::F32,
             kv_cache: None,
+            takes_trees: false,
             weights: WeightForm::W8A16,
             weights_first: WeightsFirst::NONE,
         };

@@ -54,14 +54,29 @@ fn job(name: &str, kernel: &KernelBody, shape: ShapeClass) -> NpuJob {
 }
 
 fn job_in(weights: WeightForm, name: &str, kernel: &KernelBody, shape: ShapeClass) -> NpuJob {
-    let lowering = Lowering {
-        shape,
-        binding: Binding::Input,
-        activations: ElementType::F16,
-        kv_cache: None,
-        weights,
-        weights_first: WeightsFirst::NONE,
-    };
+    job_of(
+        name,
+        kernel,
+        Lowering {
+            shape,
+            weights,
+            ..FORM
+        },
+    )
+}
+
+/// A form of the NPU's, of which tests change a part.
+const FORM: Lowering = Lowering {
+    shape: ShapeClass::Dynamic,
+    binding: Binding::Input,
+    activations: ElementType::F16,
+    kv_cache: None,
+    takes_trees: false,
+    weights: WeightForm::W8A16,
+    weights_first: WeightsFirst::NONE,
+};
+
+fn job_of(name: &str, kernel: &KernelBody, lowering: Lowering) -> NpuJob {
     let mut pool = Literals::default();
     let ir = lower(kernel, lowering, &mut pool);
     NpuJob::from_ir(name, &ir, &pool.into_bytes(), NpuPlatform::NPU3720).unwrap()
@@ -126,4 +141,37 @@ fn the_compiler_estimates_what_the_design_says() {
     assert!(ffn_8b < 38.0, "{ffn_8b} ms");
     assert!(mha_8b < 97.0, "{mha_8b} ms");
     eprintln!("3B FFN {ffn_3b:.2} ms, 8B FFN {ffn_8b:.2} ms, 8B attention {mha_8b:.2} ms");
+}
+
+/// The mask of a tree costs a product of [c, c] by [c, n] that all heads share.
+#[test]
+fn trees_cost_static_attention_little() {
+    let Some(toolchain) = toolchain("trees on static attention") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let attention = of(&llama(3072, 8192, 24), Group::Mha);
+    let form = |tokens, context, takes_trees| {
+        let shape = ShapeClass::Bucket { tokens, context };
+        let lowering = Lowering {
+            shape,
+            takes_trees,
+            ..FORM
+        };
+        let name = format!("3B attention {shape}, trees: {takes_trees}");
+        job_of(&name, &attention, lowering)
+    };
+    let sizes = [(32, 512), (32, 2048), (64, 2048)];
+    let both = sizes
+        .into_iter()
+        .flat_map(|(tokens, context)| [false, true].map(|trees| form(tokens, context, trees)));
+    let blobs = compile(&toolchain, &pool(folder.path(), 2), both.collect());
+    let estimates: Vec<f64> = blobs
+        .into_iter()
+        .map(|blob| estimate_ms(&blob.unwrap()))
+        .collect();
+    for (size, pair) in sizes.iter().zip(estimates.chunks(2)) {
+        eprintln!("{size:?}: {:.3} ms, with trees {:.3} ms", pair[0], pair[1]);
+        assert!(pair[1] < 1.15 * pair[0], "{size:?}: {pair:?}");
+    }
 }

@@ -36,6 +36,7 @@ fn jobs(platforms: &[NpuPlatform]) -> Vec<NpuJob> {
         binding: Binding::Input,
         activations: ElementType::F16,
         kv_cache: None,
+        takes_trees: false,
         weights: WeightForm::W8A16,
         weights_first: WeightsFirst::NONE,
     };

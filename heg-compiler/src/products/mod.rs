@@ -102,6 +102,7 @@ impl<'a> Inquirer<'a> {
             binding: Binding::Input,
             activations: activations(DeviceClass::Npu, weights),
             kv_cache: None,
+            takes_trees: false,
             weights,
             weights_first: inquiry.weights_first,
         };

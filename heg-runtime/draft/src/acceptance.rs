@@ -51,6 +51,10 @@ impl AcceptanceBucket {
         }
     }
 
+    pub(crate) fn source(self) -> DraftSource {
+        self.source
+    }
+
     /// Acceptance probability before any observation.
     pub(crate) fn guess(self) -> f32 {
         let by_length: [f32; LENGTHS] = [0.25, 0.4, 0.55, 0.7, 0.8, 0.9];

@@ -49,6 +49,13 @@ pub struct Draft {
     tokens: Vec<Drafted>,
 }
 
+impl Drafted {
+    /// Where it comes from.
+    pub fn source(&self) -> DraftSource {
+        self.bucket.source()
+    }
+}
+
 impl Draft {
     /// A draft made elsewhere, all of it at probability 1: tokens, each with the index of its parent in the sequence.
     /// Parents precede their children. A token that repeats a sibling is dropped with its descendants.

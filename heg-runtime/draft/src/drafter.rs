@@ -42,8 +42,8 @@ pub struct Verified<'a> {
     pub draft: &'a Draft,
     /// Tokens that the model gave: the accepted ones and the one after them.
     pub given: &'a [u32],
-    /// For a chain, whether each token is the likeliest one after those before it, up to the last position that was
-    /// compared behind the first wrong one. Empty: nothing was compared.
+    /// Whether each token is the likeliest one after those before it, up to the last that was compared, of those that are
+    /// not given. Empty: nothing was compared.
     pub likeliest: &'a [bool],
 }
 
@@ -154,7 +154,7 @@ impl Drafter {
                 None => break,
             }
         }
-        if !self.policy.reuse || !draft.is_chain() {
+        if !self.policy.reuse {
             return;
         }
         let accepted = given.len().saturating_sub(1);

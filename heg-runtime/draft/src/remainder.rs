@@ -34,24 +34,36 @@ impl Remainder {
         }
     }
 
-    /// The part of a rejected chain that the model still agreed with: behind the first wrong token, the longest run of
-    /// tokens that were each the likeliest after those before it. `accepted` is the number of accepted tokens,
-    /// `likeliest` has an entry per token of the draft. `None` if nothing was rejected, or no such run exists.
+    /// The part of a rejected draft that the model still agreed with: of what stands deeper than the first wrong token, the
+    /// longest run of tokens that were each the likeliest after those before it, on any branch. `accepted` is the number
+    /// of accepted tokens, `likeliest` has an entry per token of the draft. `None` if nothing was rejected, or no such run
+    /// exists.
     pub(crate) fn after(draft: &Draft, accepted: usize, likeliest: &[bool]) -> Option<Self> {
-        let rest = draft.tokens().get(accepted + 1..)?;
-        let agree = likeliest.get(accepted + 1..)?;
-        let runs = agree.split(|agrees| !agrees);
-        let (longest, end) = runs
-            .scan(0, |end, run| {
-                *end += run.len() + 1;
-                Some((run.len(), *end - 1))
-            })
-            .max_by_key(|(length, end)| (*length, usize::MAX - end))?;
-        let run = rest.get(end - longest..end)?;
-        let tokens: Arc<[u32]> = run.iter().map(|drafted| drafted.token).collect();
-        (longest > 0).then(|| Self {
+        let tokens = draft.tokens();
+        // For each token, its depth, and the length of the run that ends with it.
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(tokens.len());
+        let mut longest = (0, 0);
+        for (at, drafted) in tokens.iter().enumerate() {
+            let parent = drafted
+                .parent
+                .and_then(|parent| places.get(usize::from(parent)));
+            let (depth, before) = parent.map_or((0, 0), |(depth, run)| (depth + 1, *run));
+            let agrees = depth > accepted && likeliest.get(at).copied().unwrap_or(false);
+            let run = if agrees { before + 1 } else { 0 };
+            if run > longest.0 {
+                longest = (run, at);
+            }
+            places.push((depth, run));
+        }
+        let (length, end) = longest;
+        let way = std::iter::successors(tokens.get(end), |drafted| {
+            tokens.get(usize::from(drafted.parent?))
+        });
+        let mut run: Vec<u32> = way.take(length).map(|drafted| drafted.token).collect();
+        run.reverse();
+        (length > 0).then(|| Self {
             before: accepted,
-            ..Self::of(DraftSource::Reuse, tokens)
+            ..Self::of(DraftSource::Reuse, run.into())
         })
     }
 
@@ -129,6 +141,30 @@ mod tests {
             rest.read(token);
         }
         assert_eq!(expected(Some(&rest)), [5, 6, 7]);
+    }
+
+    /// 0 ─ 1 ─ 2 ─ 3 and 0 ─ 4 ─ 5 ─ 6 ─ 7: 1 was wrong, and so was 4. The model agreed with 3 and with 6 7 where they stand.
+    #[test]
+    fn a_run_is_left_of_any_branch_of_a_tree() {
+        let parents = [
+            None,
+            Some(0),
+            Some(1),
+            Some(2),
+            Some(0),
+            Some(4),
+            Some(5),
+            Some(6),
+        ];
+        let draft = Draft::expected((10..).zip(parents));
+        let mut agrees = [false, false, false, true, false, false, true, true];
+        let rest = Remainder::after(&draft, 1, &agrees);
+        assert_eq!(expected(rest.as_ref()), [16, 17]);
+        // Of two as long the first; and one that begins where the first wrong token stands is none.
+        agrees = [false, true, true, true, false, true, true, false];
+        let rest = Remainder::after(&draft, 1, &agrees);
+        assert_eq!(expected(rest.as_ref()), [12, 13]);
+        assert!(Remainder::after(&draft, 4, &[true; 8]).is_none());
     }
 
     #[test]

@@ -3,12 +3,15 @@
 //! A lane chooses tokens along a draft as it would without one, so drafts change the speed of an answer and not its
 //! content.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::learnt::{HISTORY_TOKENS, Learnt, Limits};
 use super::request::ScopeId;
 use crate::history::PastAnswers;
-use heg_draft::{Draft, DraftSources, Drafter, History, Likely, RequestTexts, Shape, Verified};
+use heg_draft::{
+    Draft, DraftSource, DraftSources, Drafter, History, Likely, RequestTexts, Shape, Verified,
+};
 use heg_spec::policy::DraftPolicy;
 
 /// The form of drafts, if answers are drafted.
@@ -19,7 +22,7 @@ pub enum Speculation {
     Off,
     /// A chain of tokens, as long as they are likely to pay.
     Chain,
-    /// A tree of tokens if CPU programs verify it; a chain on other devices.
+    /// A tree of tokens; its first chain where attention takes no trees.
     Tree,
 }
 
@@ -62,10 +65,20 @@ impl std::iter::Sum for DraftCounts {
     }
 }
 
+/// Numbers of drafted tokens of one source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SourceCounts {
+    /// Tokens that were verified.
+    pub drafted: u64,
+    /// Tokens that became part of an answer.
+    pub accepted: u64,
+}
+
 /// The state from which drafts of all requests are made.
 pub(super) struct Drafting {
     vocabulary: u32,
     learnt: Learnt,
+    sources: BTreeMap<DraftSource, SourceCounts>,
 }
 
 /// Most tokens of a draft: with the token before them, the rows of the smallest chunk of an NPU's kernels.
@@ -179,6 +192,11 @@ impl DraftTokens {
         (drafted - self.tokens.len()) as u32
     }
 
+    /// Number of tokens.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
     /// Whether some token has several successors.
     pub(super) fn is_tree(&self) -> bool {
         self.follows.is_some()
@@ -215,14 +233,19 @@ pub(super) struct DraftRows<'a> {
 impl DraftRows<'_> {
     /// Returns the row of `token` among the successors of `row`, if it is drafted.
     pub(super) fn next(self, row: usize, token: u32) -> Option<usize> {
-        let follows = |at: usize| match self.follows {
+        let mut after = self.after(row);
+        let at = after.find(|(_, drafted)| *drafted == token);
+        at.map(|(at, _)| at + 1)
+    }
+
+    /// Returns the tokens drafted after `row`, each with its place among all.
+    pub(super) fn after(self, row: usize) -> impl Iterator<Item = (usize, u32)> {
+        let follows = move |at: usize| match self.follows {
             Some(follows) => follows.get(at).map(|before| usize::from(*before)),
             None => Some(at),
         };
-        let mut rows = row..self.tokens.len();
-        let drafted = |at: usize| self.tokens.get(at) == Some(&token);
-        let at = rows.find(|at| drafted(*at) && follows(*at) == Some(row));
-        at.map(|at| at + 1)
+        let rows = self.tokens.iter().copied().enumerate().skip(row);
+        rows.filter(move |(at, _)| follows(*at) == Some(row))
     }
 }
 
@@ -232,6 +255,7 @@ impl Drafting {
         Self {
             vocabulary,
             learnt: Learnt::new(Limits::default()),
+            sources: BTreeMap::new(),
         }
     }
 
@@ -244,7 +268,9 @@ impl Drafting {
         fed: Fed<'_>,
     ) {
         let likeliest = fed.likeliest;
-        let fed = drafts.draft.leading(fed.tokens as usize);
+        // In the order in which lanes had them.
+        let fed = drafts.draft.leading(fed.tokens as usize).depth_first();
+        self.count(&fed, given);
         drafts.counts.steps += 1;
         drafts.counts.drafted_tokens += fed.len() as u32;
         drafts.counts.accepted_tokens += given.len().saturating_sub(1) as u32;
@@ -255,6 +281,28 @@ impl Drafting {
         };
         let lessons = self.learnt.of(scope);
         drafts.drafter.verified(verified, &mut lessons.taught);
+    }
+
+    /// Counts the tokens of a draft that were verified, and those that are given, by where they came from.
+    fn count(&mut self, fed: &Draft, given: &[u32]) {
+        for drafted in fed.tokens() {
+            self.sources.entry(drafted.source()).or_default().drafted += 1;
+        }
+        let mut at = None;
+        for token in given {
+            let Some(next) = fed.child(at, *token) else {
+                break;
+            };
+            if let Some(drafted) = fed.tokens().get(usize::from(next)) {
+                self.sources.entry(drafted.source()).or_default().accepted += 1;
+            }
+            at = Some(next);
+        }
+    }
+
+    /// Numbers of drafted tokens since the start, by where they came from.
+    pub(super) fn sources(&self) -> &BTreeMap<DraftSource, SourceCounts> {
+        &self.sources
     }
 
     /// Reads the next tokens of an answer, and drafts the tokens that may follow them. `forced` are the only tokens

@@ -16,7 +16,7 @@ use super::pace::Pace;
 use super::{Engine, EngineOptions};
 use crate::error::EngineError;
 use crate::platform::full_file;
-use heg_draft::Draft;
+use heg_draft::{Draft, Likely};
 use heg_exec::ExecError;
 use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
 use heg_exec::{Batch, Coming, Executor, GoesOn, Loader, WarmForms};
@@ -79,9 +79,13 @@ pub struct FaultPlan(Arc<Mutex<Plan>>);
 /// Drafts tokens after a request's prompt and answer so far: each with the place of its predecessor, if it has one.
 type Drafts = dyn Fn(RequestId, &[u32]) -> Vec<(u32, Option<u16>)> + Send;
 
+/// Hears of tokens that a lane found likely in a request's prompt, from a position on.
+type HeardLikely = dyn Fn(RequestId, u32, &[Likely]) + Send;
+
 struct Plan {
     rules: Vec<Rule>,
     drafts: Option<Box<Drafts>>,
+    calibrated: Option<Box<HeardLikely>>,
     /// Whether blocks are switched at each of their boundaries.
     switches_always: bool,
     happened: u64,
@@ -97,6 +101,7 @@ impl Default for Plan {
         Self {
             rules: Vec::new(),
             drafts: None,
+            calibrated: None,
             switches_always: false,
             happened: 0,
             released: false,
@@ -125,6 +130,11 @@ impl FaultPlan {
         drafts: impl Fn(RequestId, &[u32]) -> Vec<(u32, Option<u16>)> + Send + 'static,
     ) {
         self.plan().drafts = Some(Box::new(drafts));
+    }
+
+    /// Has `hear` told of the tokens that lanes find likely in requests' prompts, from a position on.
+    pub fn hear_likely(&self, hear: impl Fn(RequestId, u32, &[Likely]) + Send + 'static) {
+        self.plan().calibrated = Some(Box::new(hear));
     }
 
     /// Makes engines that start from now on switch every block of layers each time before it computes, if they switch
@@ -247,6 +257,12 @@ impl Machine for FaultyMachine {
         let plan = self.0.plan();
         let drafts = plan.drafts.as_ref()?;
         Some(Draft::expected(drafts(request, tokens)))
+    }
+
+    fn calibrated(&self, request: RequestId, position: u32, likely: &[Likely]) {
+        if let Some(hear) = &self.0.plan().calibrated {
+            hear(request, position, likely);
+        }
     }
 
     fn file(&self, folder: &Path) -> io::Result<File> {
@@ -421,8 +437,12 @@ impl LaneExecutor for FaultyExecutor {
         }
     }
 
-    fn takes_trees(&self, rows: usize, context: usize) -> bool {
-        self.executor.takes_trees(rows, context)
+    fn takes_trees(&self, tokens: usize, context: usize) -> bool {
+        self.executor.takes_trees(tokens, context)
+    }
+
+    fn is_at_hand(&mut self, launch: Launch) -> bool {
+        self.executor.is_at_hand(launch)
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError> {

@@ -22,7 +22,7 @@ pub(super) enum Job {
         last: u32,
         /// Rows before it whose logits are needed too, because the lanes of the layers have no head.
         unscored: Vec<u32>,
-        /// Whether the prompt is read again later, so that the keys and values of its last layer are kept.
+        /// Whether the prompt keeps its rows, and the keys and values of its last layer with them.
         is_kept: bool,
     },
     /// Layers of a decode iteration, and after the last one the head.
@@ -94,7 +94,7 @@ impl Job {
 /// An order to a lane, which carries out one after the other.
 pub(super) enum Order {
     Run(Ticket, Class, Job),
-    /// Rows of a prompt to read again, until a job comes.
+    /// Rows of a prompt to find likely tokens after, until a job comes.
     Calibrate(Slice),
     Adopt(WarmForms),
     Unload(WarmKernel),

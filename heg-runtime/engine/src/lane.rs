@@ -101,7 +101,7 @@ impl LaneHandle {
         self.tell(Order::Run(ticket, class, job))
     }
 
-    /// Has rows of a prompt read again, until a job comes.
+    /// Has likely tokens found after rows of a prompt, until a job comes.
     pub(super) fn calibrate(&self, slice: Slice) {
         // A lane that is gone reports that itself.
         let _ = self.tell(Order::Calibrate(slice));

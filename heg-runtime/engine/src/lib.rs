@@ -56,13 +56,16 @@ mod warming;
 mod worker;
 
 pub use baked::{BakedStatus, StateChoice, state_model};
-pub use drafts::{DraftCounts, DraftTexts, Speculation};
+pub use drafts::{DraftCounts, DraftTexts, SourceCounts, Speculation};
 pub use engine::Engine;
 pub use error::EngineError;
 #[cfg(feature = "faults")]
 pub use faults::{Fault, FaultPlan, Rule, Victim};
 pub use generation::Generation;
 pub use health::{Health, LostLane};
+pub use heg_draft::DraftSource;
+#[cfg(feature = "faults")]
+pub use heg_draft::Likely;
 pub use kept::KeptStatus;
 pub use options::{EngineOptions, Lanes};
 pub use prefix::KeptPrompt;

@@ -35,7 +35,7 @@ pub(super) struct Live {
     pub(super) drafts: Option<Box<RequestDrafts>>,
     /// Its activations, while it prefills.
     pub(super) prompt: Option<PromptRows>,
-    /// Keys and values of the last layer of its prompt, if that is to be read again.
+    /// Keys and values of the last layer of its prompt, if that keeps its rows.
     pub(super) last_layer: Option<KvCache>,
     /// The latest error of its work.
     pub(super) error: Option<Arc<EngineError>>,

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::pace::Pace;
-use heg_draft::Draft;
+use heg_draft::{Draft, Likely};
 use heg_exec::ExecError;
 use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
 use heg_exec::{Batch, Coming, Executor, GoesOn, WarmForms};
@@ -61,8 +61,13 @@ pub(super) trait LaneExecutor: Send {
         goes_on: &GoesOn<'_>,
     ) -> Result<usize, ExecError>;
 
-    /// Whether a batch of `rows` rows and contexts up to `context` may have drafts that are trees.
-    fn takes_trees(&self, rows: usize, context: usize) -> bool;
+    /// Whether a sequence may have `tokens` new tokens that are a tree, if it has `context` with them.
+    fn takes_trees(&self, tokens: usize, context: usize) -> bool;
+
+    /// Whether a launch waits for no load of a graph. Executors that load none keep the default.
+    fn is_at_hand(&mut self, _: Launch) -> bool {
+        true
+    }
 
     /// Returns the logits of the head's last run, as `rows` rows of V.
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError>;
@@ -124,8 +129,12 @@ impl LaneExecutor for Executor {
         self.launch_all(launches, batch, goes_on)
     }
 
-    fn takes_trees(&self, rows: usize, context: usize) -> bool {
-        self.takes_trees(rows, context)
+    fn takes_trees(&self, tokens: usize, context: usize) -> bool {
+        self.takes_trees(tokens, context)
+    }
+
+    fn is_at_hand(&mut self, launch: Launch) -> bool {
+        self.is_at_hand(launch)
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError> {
@@ -176,6 +185,9 @@ pub(super) trait Machine: Send + Sync {
     fn draft(&self, _: RequestId, _: &[u32]) -> Option<Draft> {
         None
     }
+
+    /// Takes notice of the tokens that a lane found likely in a request's prompt, from a position on.
+    fn calibrated(&self, _: RequestId, _: u32, _: &[Likely]) {}
 
     /// Opens a file without a name, for a cache.
     fn file(&self, folder: &Path) -> io::Result<File> {

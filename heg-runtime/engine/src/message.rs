@@ -26,8 +26,8 @@ pub(super) enum Message {
     Done(Report),
     /// The outcome of a cache's transfer to flash.
     Transferred(Event),
-    /// The tokens that a lane found likely in a prompt.
-    Calibrated(RequestId, Result<Vec<Likely>, EngineError>),
+    /// The tokens that a lane found likely in a prompt, from a position on.
+    Calibrated((RequestId, u32), Result<Vec<Likely>, EngineError>),
     Warmed(Warmed),
     Status(Sender<Status>),
     WaitReady(Sender<Result<(), EngineError>>),

@@ -77,6 +77,13 @@ pub(super) struct Expected {
     pub(super) load: LaneLoad,
 }
 
+impl Expected {
+    /// The time, in µs.
+    pub(super) fn latency_us(&self) -> f64 {
+        self.latency_us
+    }
+}
+
 impl Pace {
     fn factor(&self, lane: Lane, kind: Kind, rows: u32) -> f64 {
         self.learned[lane as usize][kind as usize].factor(rows)

@@ -1,9 +1,13 @@
 //! The state of an engine in numbers, for metrics and for admission.
 
+use std::collections::BTreeMap;
+
 use super::baked::BakedStatus;
+use super::drafts::SourceCounts;
 use super::health::LostLane;
 use super::kept::KeptStatus;
 use super::waits::WaitStatus;
+use heg_draft::DraftSource;
 use heg_exec::{HandOvers, MovedCaches, PairedRoles};
 use heg_sched::{ActivationCounts, Class, Lane};
 use heg_spec::Side;
@@ -106,9 +110,15 @@ pub struct Status {
     pub drafted_tokens: u64,
     /// Drafted tokens that became part of an answer since the start.
     pub accepted_tokens: u64,
-    /// Rows of prompts that were read again since the start, for drafts.
+    /// Drafted tokens that were verified since the start, by where they came from.
+    pub draft_sources: BTreeMap<DraftSource, SourceCounts>,
+    /// Rows of prompts after which likely tokens were found since the start, for drafts.
     pub calibrated_rows: u64,
-    /// Rows of prompts that wait to be read again.
+    /// Those of them whose prompt did not have its first token yet.
+    pub calibrated_early_rows: u64,
+    /// Rows of prompts that were given up, since there was no bubble for them in time.
+    pub uncalibrated_rows: u64,
+    /// Rows of prompts that wait for a bubble.
     pub calibrating_rows: u32,
     /// Iterations since the start that only decoded, and verified no draft.
     pub plain_iterations: IterationStatus,

@@ -79,14 +79,10 @@ impl Worker {
                 }
                 Order::Calibrate(slice) => {
                     let found = self.calibrate(&slice);
-                    let request = slice.request;
+                    let place = (slice.request, slice.segment.position);
                     // Memory that only the slice still holds is freed before its end is reported.
                     drop(slice);
-                    if self
-                        .inbox
-                        .send(Message::Calibrated(request, found))
-                        .is_err()
-                    {
+                    if self.inbox.send(Message::Calibrated(place, found)).is_err() {
                         return;
                     }
                     continue;

@@ -13,8 +13,8 @@ pub struct Batch<'a> {
     pub caches: &'a [&'a KvCache],
     /// New tokens of each sequence.
     pub spans: &'a [Span],
-    /// For spans whose tokens are a tree: for each token but the first, the earlier one that it follows. Only
-    /// programs run trees. No entry is needed behind the last tree.
+    /// For spans whose tokens are a tree: for each token but the first, the earlier one that it follows. See
+    /// [`Executor::takes_trees`](crate::Executor::takes_trees). No entry is needed behind the last tree.
     pub trees: &'a [Option<&'a [u16]>],
 }
 
@@ -22,6 +22,18 @@ impl<'a> Batch<'a> {
     /// The tree of a span's tokens; `None` if they follow one after the other.
     pub(crate) fn tree(&self, span: usize) -> Option<&'a [u16]> {
         self.trees.get(span).copied().flatten()
+    }
+
+    /// The positions of all tokens in the text, row by row: a tree's are their depths behind its first one.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = usize> {
+        let spans = self.spans.iter().enumerate();
+        spans.flat_map(|(index, span)| {
+            let depths = match self.tree(index) {
+                Some(follows) => depths(follows),
+                None => (0..span.tokens).collect(),
+            };
+            depths.into_iter().map(|depth| span.position + depth)
+        })
     }
 
     /// The first row.
@@ -74,6 +86,17 @@ impl<'a> Batch<'a> {
         let visible = self.spans.iter().map(|span| span.position + span.tokens);
         visible.max().unwrap_or(0)
     }
+}
+
+/// The depth of each token in its tree.
+pub(crate) fn depths(follows: &[u16]) -> Vec<usize> {
+    let mut depths = vec![0; follows.len() + 1];
+    for (at, before) in follows.iter().enumerate() {
+        depths[at + 1] = depths
+            .get(usize::from(*before))
+            .map_or(0, |depth| depth + 1);
+    }
+    depths
 }
 
 /// Decides, while a launch ends, whether the given one is to follow.

@@ -206,9 +206,9 @@ pub enum ExecError {
         /// The layer; `None` for the head.
         layer: Option<u32>,
     },
-    /// A tree of drafted tokens reached a kernel that is no CPU program: a bug of the caller.
+    /// A tree of drafted tokens reached attention that takes none: a bug of the caller.
     #[error(
-        "a tree of drafted tokens needs CPU programs, found another form of a kernel; this is a bug"
+        "a tree of drafted tokens needs attention that takes trees, found another form; this is a bug"
     )]
     Tree,
     /// An invariant that a check elsewhere keeps was broken.

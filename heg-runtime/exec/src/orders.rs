@@ -58,9 +58,6 @@ impl Executor {
         batch: &Batch<'_>,
         goes_on: &GoesOn<'_>,
     ) -> Result<usize, ExecError> {
-        if batch.trees.iter().any(Option::is_some) && !self.runs_trees(backend) {
-            return Err(ExecError::Tree);
-        }
         let session = self.sessions.get_mut(backend.0);
         let session = session.ok_or_else(|| bug!("a back end has no session"))?;
         session.carry_out(Order {
@@ -81,26 +78,22 @@ impl Executor {
             .backend(self.forms.target(launch)?, rows, context)
     }
 
-    /// Whether a batch of `rows` rows and contexts up to `context` may have drafts that are trees: the back ends of
-    /// all kernels before the last `ffn` have to take them.
-    pub fn takes_trees(&self, rows: usize, context: usize) -> bool {
+    /// Whether a sequence may have `tokens` new tokens that are a tree, if it has `context` with them: the attention of all
+    /// layers has to take it. No other kernel minds.
+    pub fn takes_trees(&self, tokens: usize, context: usize) -> bool {
         let layers = launches(self.manifest().layers.len() as u32, Logits::None);
-        let mut placed = layers.filter(|launch| launch.group != Group::Ffn);
-        placed.all(|launch| {
-            let context = if launch.group == Group::Mha {
-                context
-            } else {
-                0
-            };
+        let mut attention = layers.filter(|launch| launch.group == Group::Mha);
+        attention.all(|launch| {
             let target = self.forms.target(launch);
-            let form = target.and_then(|target| self.forms.ready(target, rows, context));
-            form.is_ok_and(|form| self.runs_trees(form.backend))
+            let form = target.and_then(|target| self.forms.ready(target, tokens, context));
+            form.is_ok_and(|form| form.runner.takes_trees())
         })
     }
 
-    fn runs_trees(&self, backend: BackendIndex) -> bool {
-        let backends = self.needs.loader.backends();
-        backends.get(backend.0).is_some_and(|it| it.takes_trees())
+    /// Whether a launch waits for no load of a graph.
+    pub fn is_at_hand(&mut self, launch: Launch) -> bool {
+        let mut sessions = self.sessions.iter_mut();
+        sessions.all(|session| session.is_at_hand(launch, &mut self.forms))
     }
 
     /// Announces the work that the following launches belong to.

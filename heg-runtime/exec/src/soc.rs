@@ -51,6 +51,7 @@ mod tests {
                 binding: Binding::Constant,
                 activations: ElementType::F32,
                 kv_cache,
+                takes_trees: false,
                 ir: SectionId::of(b"ir"),
                 program: None,
                 tolerance: 0.05,

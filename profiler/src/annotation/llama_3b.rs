@@ -201,6 +201,7 @@ fn variant(device: DeviceClass, shape: ShapeClass, binding: Binding) -> Variant 
         binding,
         activations: ElementType::F16,
         kv_cache: None,
+        takes_trees: false,
         ir: SectionId::of(b""),
         program: None,
         tolerance: 0.05,

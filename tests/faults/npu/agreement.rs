@@ -102,7 +102,7 @@ fn deviation(logits: &[f32]) -> f32 {
 
 /// A trained model in a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trained {
+pub(super) enum Trained {
     TinyAgent8,
     TinyAgent4,
     Agent8,
@@ -127,7 +127,7 @@ impl Trained {
         }
     }
 
-    fn bundle(self) -> Option<PathBuf> {
+    pub(super) fn bundle(self) -> Option<PathBuf> {
         let weights = match self {
             Self::TinyAgent8 | Self::Agent8 | Self::SmolLm => WeightForm::W8A16,
             Self::TinyAgent4 | Self::Agent4 => four_bits(false),
@@ -136,7 +136,7 @@ impl Trained {
         Some(compiled(&self.model()?, &name, weights, &[PLATFORM]))
     }
 
-    fn prompts(self) -> Vec<Vec<u32>> {
+    pub(super) fn prompts(self) -> Vec<Vec<u32>> {
         let model = self.model().unwrap();
         if self == Self::SmolLm {
             let cases = golden::cases_of(&fixture("smollm2/greedy.json")).unwrap();
@@ -167,7 +167,7 @@ const PLATFORM: u32 = NPU_SOCS[1].platform;
 const MODEL: &str = "HEG_TEST_NPU_MODEL";
 
 /// Plays a scene with bundles for the NPU.
-fn over(test: &str, bundles: &[PathBuf], number: usize) {
+pub(super) fn over(test: &str, bundles: &[PathBuf], number: usize) {
     let world = SoftNpu::new();
     let names: Vec<String> = bundles.iter().map(|it| it.display().to_string()).collect();
     play(test, world.folder(), Duration::from_secs(3600), |command| {

@@ -2,8 +2,11 @@
 //! scene is a process that lives through many worlds. Skipped by name without OpenVINO or without the NPU's compiler.
 
 mod agreement;
+mod alike;
 mod asked;
 mod sweep;
+mod trees;
+mod whole;
 mod worlds;
 
 use std::path::{Path, PathBuf};
@@ -100,6 +103,9 @@ fn compiled(model: &Path, name: &str, weights: WeightForm, platforms: &[u32]) ->
 }
 
 /// An NPU beside a CPU that plays the iGPU and works on the same f16 rows, and the CPU below them; or without the iGPU.
+///
+/// Which of them computes which part of a prompt depends on the load of the machine that tests run on. So the CPU's plugin
+/// rounds no activations to 8 bits, as it does by default: that moves logits by as much as answers are clear (`asked`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Machine {
     TwoLanes,
@@ -110,7 +116,8 @@ impl Machine {
     fn loader(self, bundle: &Path) -> Loader {
         let npu = "(class: Npu, openvino: \"NPU\"),";
         let cpu = "openvino: \"CPU\", \
-                   properties: {\"INFERENCE_PRECISION_HINT\": \"f32\", \"NUM_STREAMS\": \"1\"}),";
+                   properties: {\"INFERENCE_PRECISION_HINT\": \"f32\", \
+                   \"DYNAMIC_QUANTIZATION_GROUP_SIZE\": \"0\", \"NUM_STREAMS\": \"1\"}),";
         let igpu = format!("(class: Igpu, {cpu}");
         let last = format!("(class: Cpu, programs: (activations: F32), {cpu}");
         let devices = match self {

@@ -23,7 +23,7 @@ use crate::scene::play;
 const FOLDER: &str = "HEG_TEST_VK_FOLDER";
 
 /// Returns whether there is a device; notes the reason if there is none.
-fn gpu_or_skip(test: &str) -> bool {
+pub(crate) fn gpu_or_skip(test: &str) -> bool {
     let Err(error) = GpuDevice::find(&GpuOptions::from_environment()) else {
         return true;
     };

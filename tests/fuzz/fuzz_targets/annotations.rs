@@ -86,6 +86,7 @@ fn kernel(entry: &VariantAnnotation) -> Kernel {
             binding: entry.binding,
             activations: ElementType::F16,
             kv_cache: None,
+            takes_trees: false,
             ir: SectionId::of(b""),
             program: None,
             tolerance: 0.05,

@@ -1,5 +1,5 @@
-//! Prompts that are read again for drafts, and leftovers of drafts that are reused: answers stay the same, requests do
-//! not wait for it, and nothing is left of cancelled requests.
+//! Likely tokens of prompts, and leftovers of drafts that are reused: answers stay the same, requests do not wait for it, and
+//! nothing is left of cancelled requests.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ fn engine(subject: &Subject, drafts: DraftPolicy, speculation: Speculation) -> E
     subject.engine_under(policy(drafts), speculation, None).0
 }
 
-/// Waits until no prompt is left to be read again; returns the number of rows that were read.
+/// Waits until no rows of prompts wait for a bubble; returns the number of those with likely tokens.
 pub(super) fn calibrated(engine: &Engine) -> u64 {
     let begin = Instant::now();
     loop {
@@ -47,8 +47,8 @@ pub(super) fn calibrated(engine: &Engine) -> u64 {
     }
 }
 
-/// Submits a prompt as the second call of a flow whose first call had the same prompt, so that all of it has been read
-/// again.
+/// Submits a prompt as the second call of a flow whose first call had the same prompt, so that all of it has likely
+/// tokens.
 fn ask_again(engine: &Engine, at: usize, prompt: &[u32]) -> (Vec<u32>, u64) {
     let flow = Some(engine.new_flow());
     let rows = calibrated(engine);
@@ -130,7 +130,7 @@ fn answers_stay_the_same_with_any_mechanism_off() {
 }
 
 #[test]
-fn no_prompt_is_read_again_while_a_request_waits() {
+fn no_rows_of_a_prompt_are_read_while_a_request_waits() {
     let subject = Subject::tiny_agent(WeightForm::W8A16);
     let drafting = engine(&subject, ALL, Speculation::Chain);
     let asked = subject.prompts.iter().enumerate();

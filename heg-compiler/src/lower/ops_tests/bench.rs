@@ -44,6 +44,7 @@ pub(super) struct Form {
     pub(super) kv_cache: Option<ElementType>,
     pub(super) weights: WeightForm,
     pub(super) weights_first: WeightsFirst,
+    pub(super) takes_trees: bool,
 }
 
 /// Token counts of the tests: decode, and chunks that are not multiples of anything.
@@ -83,10 +84,32 @@ impl OneOp {
                         kv_cache,
                         weights,
                         weights_first: *weights_first,
+                        takes_trees: false,
                     };
                     self.check_form(core, test, &form, calls, &reference);
                 }
             }
+        }
+    }
+
+    /// Checks buckets whose tokens may be a tree, with calls that have the tree as one more input.
+    pub(super) fn check_trees(
+        &self,
+        test: &str,
+        calls: &[Call],
+        reference: impl Fn(&Call, &[Vec<f32>]) -> Vec<f64>,
+    ) {
+        let Some(core) = core(test) else { return };
+        for activations in [ElementType::F32, ElementType::F16] {
+            let form = Form {
+                binding: Binding::Constant,
+                activations,
+                kv_cache: None,
+                weights: WeightForm::F32,
+                weights_first: WeightsFirst::NONE,
+                takes_trees: true,
+            };
+            self.check_form(core, test, &form, calls, &reference);
         }
     }
 
@@ -112,7 +135,8 @@ impl OneOp {
         for call in calls {
             let call = call.rounded(&self.inputs, form);
             let expected = reference(&call, &values);
-            for shape in self.shapes(&call) {
+            let shapes = self.shapes(&call).into_iter();
+            for shape in shapes.filter(|shape| !form.takes_trees || shape.bucket().is_some()) {
                 let request = requests
                     .entry(shape)
                     .or_insert_with(|| self.request(core, form, shape, &stored));
@@ -205,6 +229,7 @@ impl OneOp {
             binding: form.binding,
             activations: form.activations,
             kv_cache: form.kv_cache,
+            takes_trees: form.takes_trees,
             weights: form.weights,
             weights_first: form.weights_first,
         };
@@ -238,7 +263,14 @@ impl OneOp {
     }
 
     fn run(&self, request: &mut InferRequest, call: &Call, form: &Form) -> Vec<f64> {
-        for (index, (port, values)) in self.inputs.iter().zip(&call.inputs).enumerate() {
+        // Every token of a call has a column of the tree, which is no port of the kernel.
+        let tree = Port {
+            role: Role::Query,
+            rows: Rows::Tokens,
+            width: call.tokens as u32,
+        };
+        let ports = self.inputs.iter().chain(form.takes_trees.then_some(&tree));
+        for (index, (port, values)) in ports.zip(&call.inputs).enumerate() {
             let element = port_element(port.role, form);
             let width = port.width as usize;
             assert_eq!(values.len() % width, 0);
@@ -272,9 +304,11 @@ impl Call {
             let bytes = encode(values, element);
             decode(&bytes, element).iter().map(|x| *x as f32).collect()
         };
+        let rest = self.inputs.iter().skip(ports.len()).cloned();
+        let inputs = ports.iter().zip(&self.inputs).map(round);
         Self {
             tokens: self.tokens,
-            inputs: ports.iter().zip(&self.inputs).map(round).collect(),
+            inputs: inputs.chain(rest).collect(),
         }
     }
 }

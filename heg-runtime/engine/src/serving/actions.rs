@@ -50,6 +50,7 @@ impl Serving {
             }
             Action::ReleaseFlow(flow) => self.room.memory.release_flow(flow),
             Action::Restart(request) => {
+                self.calibrations.leave(request);
                 if let Some(live) = self.live.get_mut(&request) {
                     live.prompt = None;
                     live.last_layer = None;
@@ -108,6 +109,7 @@ impl Serving {
         self.running[lane as usize] = Some(Running {
             ticket,
             expected: expected.filter(|_| is_plain),
+            since: Instant::now(),
             work,
             abandoned: None,
         });
@@ -217,6 +219,7 @@ impl Serving {
 
     fn finish(&mut self, request: RequestId, finish: Finish) {
         self.status.finished += 1;
+        self.calibrations.leave(request);
         let Some(live) = self.live.remove(&request) else {
             bug!("a request ended twice");
             return;

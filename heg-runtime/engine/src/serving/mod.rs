@@ -36,6 +36,7 @@ use super::waits::{Entry, Waits};
 use super::warming::Warming;
 use heg_costs::AnnotatedCosts;
 use heg_draft::History;
+use heg_exec::mem::ActivationRows;
 use heg_exec::{Loader, PairedRoles};
 use heg_sched::{
     Action, Actions, Class, ClientId, Event, Finish, FlowId, Lane, Micros, ModelShape, Observer,
@@ -66,6 +67,8 @@ pub(super) struct Serving {
     events: VecDeque<Event>,
     drafting: Drafting,
     calibrations: Calibrations,
+    /// Rows that slices of prompts are computed in, once there was one.
+    slice_room: Option<Arc<ActivationRows>>,
     observers: Vec<Box<dyn Observer>>,
     status: Status,
     /// Time spent in the scheduler and in its actions, of each step up to its last launch: work after that delays
@@ -91,6 +94,7 @@ struct Running {
     ticket: Ticket,
     work: Work,
     expected: Option<Expected>,
+    since: Instant,
     /// Time at which the scheduler gave it up; the engine then waits for the lane, which may still write to its
     /// memory.
     abandoned: Option<Instant>,
@@ -172,6 +176,7 @@ impl Serving {
             events: VecDeque::new(),
             drafting: Drafting::new(manifest.model.vocab),
             calibrations,
+            slice_room: None,
             observers,
             status,
             dispatch: Duration::ZERO,
@@ -236,7 +241,7 @@ impl Serving {
         given_up.chain(others.into_iter().flatten()).min()
     }
 
-    /// Handles everything that is due: deadlines, silent lanes, the scheduler's timer, prompts to be read again.
+    /// Handles everything that is due: deadlines, silent lanes, the scheduler's timer, rows of prompts.
     fn wake(&mut self) {
         let now = Instant::now();
         if self.next_alarm().is_none_or(|alarm| alarm > now) {
@@ -271,7 +276,7 @@ impl Serving {
             Message::Lost(lane, loss) => self.lose(lane, loss),
             Message::Transferred(event) => self.step(event),
             Message::Warmed(warmed) => self.warmed(warmed),
-            Message::Calibrated(request, found) => self.calibrated(request, found),
+            Message::Calibrated(place, found) => self.calibrated(place, found),
             Message::Status(answer) => {
                 let _ = answer.send(self.status());
             }

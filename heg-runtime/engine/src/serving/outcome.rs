@@ -52,6 +52,7 @@ impl Serving {
                     }
                     self.note_iteration(&running.work, took);
                 }
+                self.note_through(&running.work);
                 self.commit(ticket, done, (&running.work, &refused))
             }
             Err(failure) => self.failed(ticket, failure, &running.work.requests()),
@@ -93,6 +94,8 @@ impl Serving {
             && let Some(live) = self.live.get_mut(&id)
         {
             live.last_layer = Some(cache);
+            // Its first draft is made below.
+            self.draft_from_prompt(id);
         }
         for (id, scores) in scores {
             if let Some(live) = self.live.get_mut(&id) {
@@ -194,6 +197,8 @@ impl Serving {
         }
         self.room.memory.let_go();
         self.calibrations.lose(lane);
+        // The lane may still write to it.
+        self.slice_room = None;
         if loss == Loss::Wrong {
             self.distrust(lane, &why);
         }

@@ -29,7 +29,12 @@ impl Serving {
             }
         }
         status.dispatch_us = self.dispatch.as_micros() as u64;
-        (status.calibrated_rows, status.calibrating_rows) = self.calibrations.rows();
+        status.draft_sources = self.drafting.sources().clone();
+        let calibrations = self.calibrations.counts();
+        status.calibrated_rows = calibrations.rows;
+        status.calibrated_early_rows = calibrations.early_rows;
+        status.uncalibrated_rows = calibrations.dropped_rows;
+        status.calibrating_rows = self.calibrations.waiting();
         status.pair = self.pair.as_deref().and_then(PairStatus::of);
         status.kept = self.kept.as_ref().map(KeptState::status);
         status.baked = self.baked.as_ref().map(BakedStates::status);

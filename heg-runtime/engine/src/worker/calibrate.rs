@@ -1,4 +1,4 @@
-//! Reads rows of prompts again, while the lane is idle.
+//! Finds the tokens that are likely after rows of prompts, while the lane is idle.
 
 use super::{HEAD, Worker};
 use crate::calibration::Slice;
@@ -14,21 +14,30 @@ const HEAD_ROWS: usize = 8;
 
 impl Worker {
     /// Returns the tokens that the model finds likely after each row of a slice; of fewer rows if a request wants the
-    /// lane.
+    /// lane, and of none if a graph has to be loaded first.
     pub(super) fn calibrate(&mut self, slice: &Slice) -> Result<Vec<Likely>, EngineError> {
         self.executor.begin(Class::Proactive, &[]);
         self.stopwatch.start();
         let mut likely = Vec::new();
-        let layer = self.executor.layers().checked_sub(1);
-        let row = slice.segment.position.saturating_sub(slice.prompt.first);
+        let last = self.executor.layers().saturating_sub(1);
         let span = Span {
-            row: row as usize,
+            row: 0,
             tokens: slice.segment.tokens as usize,
             position: slice.segment.position as usize,
         };
-        let rows = &slice.prompt.rows;
-        for group in [Group::Mha, Group::Ffn] {
-            if self.signals.is_wanted() {
+        let first = slice.segment.position.saturating_sub(slice.prompt.first);
+        let rows = &slice.room;
+        rows.take(
+            &slice.prompt.rows,
+            last as usize,
+            (first as usize, span.tokens),
+        )?;
+        let layer = [Group::Mha, Group::Ffn].map(|group| Launch {
+            layer: Some(last),
+            group,
+        });
+        for launch in layer {
+            if self.signals.is_wanted() || !self.executor.is_at_hand(launch) {
                 return Ok(likely);
             }
             let batch = Batch {
@@ -37,10 +46,10 @@ impl Worker {
                 spans: &[span],
                 trees: &[],
             };
-            self.launch(Launch { layer, group }, &batch)?;
+            self.launch(launch, &batch)?;
         }
         let single = |at| Span {
-            row: span.row + at,
+            row: at,
             tokens: 1,
             position: span.position + at,
         };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{HEAD, Worker, caches_of};
-use crate::drafts::DraftRows;
+use crate::drafts::{DraftRows, DraftTokens};
 use crate::error::EngineError;
 use crate::report::{Done, Failure};
 use crate::served::{Continued, Member, NextToken, Served};
@@ -217,7 +217,6 @@ impl Worker {
             row += tokens;
             span
         };
-        let takes_trees = self.takes_trees(batch);
         let mut parts = Vec::with_capacity(batch.len() + prompts.len());
         for Continued {
             member,
@@ -225,7 +224,7 @@ impl Worker {
             draft,
         } in batch
         {
-            let draft = draft.rows(takes_trees);
+            let draft = draft.rows(self.takes_tree(draft, *context));
             parts.push(Part {
                 member,
                 span: span(context.saturating_sub(1), 1 + draft.tokens.len()),
@@ -244,11 +243,13 @@ impl Worker {
         parts
     }
 
-    /// Whether drafts that are trees can be verified in this batch.
-    fn takes_trees(&self, batch: &[Continued]) -> bool {
-        let trees = batch.iter().filter(|it| it.draft.is_tree());
-        let longest = trees.map(|it| it.context as usize).max();
-        longest.is_some_and(|context| self.executor.takes_trees(batch.len(), context))
+    /// Whether a draft can be verified as the tree that it is, behind an answer's last token at the end of `context`.
+    fn takes_tree(&self, draft: &DraftTokens, context: u32) -> bool {
+        let drafted = draft.len();
+        draft.is_tree()
+            && self
+                .executor
+                .takes_trees(1 + drafted, context as usize + drafted)
     }
 }
 
@@ -279,14 +280,13 @@ impl Default for Way {
 }
 
 impl Way {
-    /// Notes whether the token drafted after a row is the likeliest there, if no token was chosen after that row.
-    /// Trees are left out: none of their tokens is alone in its place.
+    /// Notes which of the tokens drafted after a row is the likeliest there, if no token was chosen after that row.
     fn compare(&mut self, row: usize, draft: &DraftRows<'_>, logits: &[f32]) {
-        if let (Some(token), None) = (draft.tokens.get(row), draft.follows)
-            && is_likeliest(logits, *token)
-        {
-            self.likeliest.resize(draft.tokens.len(), false);
-            self.likeliest[row] = true;
+        for (at, token) in draft.after(row) {
+            if is_likeliest(logits, token) {
+                self.likeliest.resize(draft.tokens.len(), false);
+                self.likeliest[at] = true;
+            }
         }
     }
 

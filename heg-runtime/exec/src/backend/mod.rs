@@ -104,9 +104,6 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
-    /// Whether its forms run batches whose tokens are a tree.
-    fn takes_trees(&self) -> bool;
-
     /// Its part of an executor.
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError>;
 
@@ -184,6 +181,11 @@ pub(crate) trait Session: Send {
     /// Uses a time without launches. Says whether there is more to do.
     fn rest(&mut self, _: &mut FormTable) -> bool {
         false
+    }
+
+    /// Whether a launch waits for no load of a graph.
+    fn is_at_hand(&mut self, _: Launch, _: &mut FormTable) -> bool {
+        true
     }
 
     /// Asks before every load of a graph whether it may succeed.

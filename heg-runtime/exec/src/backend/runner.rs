@@ -14,6 +14,11 @@ pub(crate) trait Runner: Any + Send {
         tokens
     }
 
+    /// Whether it runs calls whose tokens are a tree.
+    fn takes_trees(&self) -> bool {
+        true
+    }
+
     /// Takes notice of the buffers that the calls of a kernel alone will use.
     fn bind(&mut self, _: &AloneCall<'_>) -> Result<(), ExecError> {
         Ok(())

@@ -22,6 +22,7 @@ fn variant(device: DeviceClass, shape: ShapeClass, activations: ElementType) -> 
         binding,
         activations,
         kv_cache: None,
+        takes_trees: false,
         ir: SectionId::of(b"ir"),
         program: None,
         tolerance: 0.05,

@@ -211,6 +211,27 @@ impl ActivationRows {
         })
     }
 
+    /// Copies what attention and FFN of a layer read of rows [first, first + count) of other activations, to the first
+    /// rows of these.
+    pub fn take(
+        &self,
+        from: &Self,
+        layer: usize,
+        (first, count): (usize, usize),
+    ) -> Result<(), ExecError> {
+        let half = layer % 2;
+        let both = [
+            (&from.hidden[half], &self.hidden[half]),
+            (&from.query, &self.query),
+        ];
+        for (from, to) in both {
+            let mut bytes = vec![0; count * from.row_bytes()];
+            from.read_rows(first, &mut bytes)?;
+            to.write_row(0, &bytes)?;
+        }
+        Ok(())
+    }
+
     /// Memory of all rows, in bytes.
     pub fn bytes(&self) -> usize {
         let [even, odd] = &self.hidden;

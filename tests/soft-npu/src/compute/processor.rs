@@ -13,7 +13,7 @@ use heg_cpu::{
 use super::convert;
 use super::recipe::{Recipe, RecipePort, RecipeWeight};
 use crate::error::SoftNpuError;
-use crate::log::lock;
+use crate::log::{lock, note};
 use crate::memory::Located;
 
 /// Rows in f32.
@@ -43,9 +43,16 @@ pub(crate) fn run(recipe: &Recipe, arguments: &[Located]) -> Result<(), SoftNpuE
         .iter()
         .map(|port| bytes(port.bytes()))
         .collect();
+    let tree = recipe.tree.as_ref().map(|port| (port, bytes(port.bytes())));
     let weights = recipe.weights.iter();
     let weights: Vec<WeightBytes<'_>> = weights.map(|weight| parts(weight, &mut bytes)).collect();
-    let call = Call::new(recipe, &inputs);
+    let call = Call {
+        follows: tree.and_then(|(port, bytes)| follows(port, bytes)),
+        ..Call::new(recipe, &inputs)
+    };
+    if call.follows.is_some() {
+        note!("tree kernel={}", recipe.kernel());
+    }
     let outputs = call.compute(recipe, &weights).map_err(|source| {
         let kernel = recipe.kernel().to_owned();
         SoftNpuError::Compute { kernel, source }
@@ -76,6 +83,8 @@ struct Call {
     /// Rows that are computed: those of the chunk for which the cache has rows.
     rows: usize,
     position: usize,
+    /// The earlier token that each but the first follows, if that is not always the one before it.
+    follows: Option<Vec<u16>>,
     /// By input port; without rows for the position.
     inputs: Vec<F32Rows>,
 }
@@ -101,6 +110,7 @@ impl Call {
         Self {
             rows,
             position,
+            follows: None,
             inputs: inputs.collect(),
         }
     }
@@ -126,7 +136,10 @@ impl Call {
         let contexts = contexts.map(|(keys, values)| Context {
             tokens: self.rows,
             position: self.position,
-            follows: None,
+            follows: self
+                .follows
+                .as_ref()
+                .and_then(|follows| follows.get(..self.rows.saturating_sub(1))),
             keys: keys.as_program_rows(),
             values: values.as_program_rows(),
         });
@@ -167,6 +180,19 @@ fn position(recipe: &Recipe, inputs: &[&[u8]]) -> usize {
     let number = number.map_or(0, |bytes| i64::from_le_bytes(*bytes));
     let end = recipe.shape.bucket().unwrap_or(0) as usize;
     usize::try_from(number).unwrap_or(end).min(end)
+}
+
+/// The token before each but the first: the last of those that it sees. `None` if that is always the one before it.
+fn follows(port: &RecipePort, bytes: &[u8]) -> Option<Vec<u16>> {
+    let seen = F32Rows::read(port, bytes, port.rows);
+    let rows = seen.values.chunks(port.width.max(1)).enumerate().skip(1);
+    let before = rows.map(|(token, row)| {
+        let mut earlier = row.iter().take(token);
+        earlier.rposition(|sees| *sees > 0.5).unwrap_or(0) as u16
+    });
+    let follows: Vec<u16> = before.collect();
+    let is_chain = (0..).zip(&follows).all(|(last, before)| last == *before);
+    (!is_chain).then_some(follows)
 }
 
 impl F32Rows {

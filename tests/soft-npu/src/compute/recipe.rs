@@ -15,7 +15,9 @@ pub(crate) struct Recipe {
     pub(super) shape: ShapeClass,
     /// The first of the blob's ports.
     pub(super) inputs: Vec<RecipePort>,
-    /// The ports behind these.
+    /// The port behind these that says which token sees which.
+    pub(super) tree: Option<RecipePort>,
+    /// The ports behind all of these.
     pub(super) weights: Vec<RecipeWeight>,
     /// The last ports.
     pub(super) outputs: Vec<RecipePort>,
@@ -109,6 +111,7 @@ impl Recipe {
             kernel: kernel.name.clone(),
             shape: entry.variant.shape,
             inputs: ports(&kernel.inputs, entry),
+            tree: tree(entry),
             weights: kernel.parameters.iter().map(RecipeWeight::new).collect(),
             outputs: ports(&kernel.outputs, entry),
         })
@@ -122,6 +125,7 @@ impl Recipe {
     /// Checks that the blob's ports have the sizes of the kernel's, one after the other.
     fn check(&self, facts: &BlobFacts) -> Result<(), SoftNpuError> {
         let inputs = self.inputs.iter().map(|port| (true, port.bytes()));
+        let inputs = inputs.chain(self.tree.iter().map(|port| (true, port.bytes())));
         let weights = self.weights.iter().flat_map(RecipeWeight::ports);
         let outputs = self.outputs.iter().map(|port| (false, port.bytes()));
         let mut expected = inputs
@@ -173,4 +177,16 @@ fn program(
 fn ports(ports: &[Port], entry: &CatalogEntry<'_>) -> Vec<RecipePort> {
     let ports = ports.iter();
     ports.map(|port| RecipePort::new(port, entry)).collect()
+}
+
+/// The port for trees, if the blob has one: a row and a column for each token.
+fn tree(entry: &CatalogEntry<'_>) -> Option<RecipePort> {
+    let variant = entry.variant;
+    let tokens = variant.shape.chunk().filter(|_| variant.takes_trees)?;
+    let port = Port {
+        role: Role::Query,
+        rows: Rows::Tokens,
+        width: tokens,
+    };
+    Some(RecipePort::new(&port, entry))
 }

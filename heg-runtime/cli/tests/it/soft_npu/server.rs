@@ -10,6 +10,14 @@ use serde_json::{Value, json};
 
 use super::{bundle, command, end_of};
 
+/// A question whose greedy answer is ahead of all others on every device (by 3.7 nats). With most questions the tiny agent
+/// wavers: devices that round in other ways answer in other ways, and which of a server's lanes computes a part of a prompt
+/// depends on the load of the machine.
+pub(super) const CLEAR: &str = "Wake me at 7 am.";
+
+/// The answer to it.
+pub(super) const CLEAR_ANSWER: &str = "None of my tools can do that.";
+
 /// A server, killed when dropped.
 pub(super) struct Server {
     process: Child,

@@ -221,10 +221,6 @@ impl Backend for GpuPrograms {
         }))
     }
 
-    fn takes_trees(&self) -> bool {
-        true
-    }
-
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
         Ok(Box::new(GpuSession::new(room)))
     }

@@ -6,13 +6,14 @@ use std::sync::{Arc, PoisonError};
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{Binding, ShapeClass, Weight};
 use heg_openvino::{CompiledModel, TensorType};
-use heg_spec::bug;
+use heg_spec::{Group, bug};
 
 use super::OpenVino;
 use super::compiled::{is_cpu, plugin_properties};
 use super::form::{Compiled, PluginForm};
 use super::ir;
 use super::sections::Sections;
+use super::tree::TreeRows;
 use crate::error::{ExecError, openvino};
 use crate::ladder::{Rung, RungSource, holds_weights};
 use crate::mem::tensor_element;
@@ -20,7 +21,7 @@ use crate::parts::Parts;
 use crate::soc::properties_of;
 
 impl OpenVino {
-    /// A request of a compiled form, with the weights of a place bound.
+    /// A request of a compiled form, with the weights of a place bound, and tokens that come one after the other.
     pub(super) fn request(
         &self,
         parts: &Parts<'_>,
@@ -35,11 +36,29 @@ impl OpenVino {
             request,
             band: Arc::clone(&compiled.band),
             watch: self.watch(&parts.device.openvino),
+            tree: self.tree(parts)?,
+            is_attention: parts.kernel.group == Group::Mha,
         };
+        if let Some(tree) = &form.tree {
+            form.request
+                .bind_input(parts.kernel.inputs.len(), tree.tensor()?)
+                .map_err(openvino(format!(
+                    "bind the tree of `{}`",
+                    parts.kernel.name
+                )))?;
+        }
         if parts.variant.binding == Binding::Input {
             self.bind_weights(parts, &mut form, sections)?;
         }
         Ok(form)
+    }
+
+    /// The input for trees, if a form has one.
+    fn tree(&self, parts: &Parts<'_>) -> Result<Option<TreeRows>, ExecError> {
+        let rows = parts.shape.chunk().filter(|_| parts.variant.takes_trees);
+        let element = tensor_element(parts.elements.activations);
+        rows.map(|rows| TreeRows::new(rows as usize, element, &self.lending().home()))
+            .transpose()
     }
 
     /// Compiles a form without weights for the first place that needs it; the other places share it.
@@ -213,7 +232,8 @@ impl OpenVino {
         let tensors = used
             .filter_map(|id| weights.get(id.0 as usize))
             .flat_map(weight_tensors);
-        for (port, (id, element, shape)) in (parts.kernel.inputs.len()..).zip(tensors) {
+        let first = parts.kernel.inputs.len() + usize::from(form.tree.is_some());
+        for (port, (id, element, shape)) in (first..).zip(tensors) {
             let tensor = sections.tensor(id, element, &shape)?;
             form.request
                 .bind_input(port, tensor)

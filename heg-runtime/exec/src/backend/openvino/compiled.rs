@@ -306,6 +306,7 @@ mod tests {
                 binding: heg_artifacts::manifest::Binding::Input,
                 activations: heg_artifacts::manifest::ElementType::F16,
                 kv_cache: None,
+                takes_trees: false,
                 ir: SectionId::of(ir),
                 program: None,
                 tolerance: 0.05,

@@ -7,6 +7,7 @@ use heg_artifacts::manifest::Rows as PortExtent;
 use heg_openvino::{CompiledModel, InferRequest, Tensor};
 
 use super::band::Band;
+use super::tree::TreeRows;
 use super::watch::{DeviceWatch, RunError};
 use crate::backend::{AloneCall, BoundPort, Runner};
 use crate::error::{ExecError, openvino};
@@ -26,6 +27,10 @@ pub(super) struct PluginForm {
     pub(super) band: Arc<Band>,
     /// The watch over its device.
     pub(super) watch: Arc<DeviceWatch>,
+    /// The input that says which token sees which, if the form has one.
+    pub(super) tree: Option<TreeRows>,
+    /// Whether it is attention, which without that input has its tokens one after the other.
+    pub(super) is_attention: bool,
 }
 
 impl PluginForm {
@@ -45,6 +50,10 @@ impl PluginForm {
 impl Runner for PluginForm {
     fn rows(&self, tokens: usize) -> usize {
         padded(tokens)
+    }
+
+    fn takes_trees(&self) -> bool {
+        !self.is_attention || self.tree.is_some()
     }
 
     fn bind(&mut self, call: &AloneCall<'_>) -> Result<(), ExecError> {

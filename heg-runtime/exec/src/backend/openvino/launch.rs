@@ -92,9 +92,11 @@ impl Running<'_> {
         batch: &Batch<'_>,
     ) -> Result<(), ExecError> {
         let most = self.forms.prepared(target)?.tokens_max();
+        let positions: Vec<usize> = batch.positions().collect();
         if batch.tokens() <= most {
-            return self.qkv(target, layer, batch);
+            return self.qkv(target, layer, batch, &positions);
         }
+        let mut left = positions.as_slice();
         for calls in batch.cut(most) {
             let caches: Vec<&KvCache> = calls
                 .iter()
@@ -107,18 +109,26 @@ impl Running<'_> {
                 spans: &spans,
                 trees: &[],
             };
-            self.qkv(target, layer, &some)?;
+            let (here, rest) = left.split_at(some.tokens().min(left.len()));
+            left = rest;
+            self.qkv(target, layer, &some, here)?;
         }
         Ok(())
     }
 
     /// Norm, projections, RoPE. Keys and values of one sequence's chunk go straight into its cache.
-    fn qkv(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), ExecError> {
+    fn qkv(
+        &mut self,
+        target: Target,
+        layer: usize,
+        batch: &Batch<'_>,
+        positions: &[usize],
+    ) -> Result<(), ExecError> {
         let (first, tokens) = (batch.first(), batch.tokens());
         let rows = self.form_rows(target, tokens)?;
         let rotary = target
             .rope(self.bundle.manifest())
-            .map(|table| self.rotary.rows(table, batch.spans, rows))
+            .map(|table| self.rotary.rows(table, positions, rows))
             .transpose()?;
         let hidden = batch.rows.hidden[layer % 2].view(first, rows)?;
         let query = batch.rows.query.view(first, rows)?;
@@ -181,11 +191,13 @@ impl Running<'_> {
             .caches
             .iter()
             .zip(batch.spans)
-            .map(|(cache, span)| Attention {
+            .enumerate()
+            .map(|(index, (cache, span))| Attention {
                 rows: batch.rows,
                 cache,
                 layer,
                 span: *span,
+                tree: batch.tree(index),
             })
             .collect();
         calls.iter().try_for_each(|call| self.attend(target, call))
@@ -196,6 +208,12 @@ impl Running<'_> {
         let (tokens, visible) = (call.span.tokens, call.visible());
         let form = self.forms.form(target, tokens, visible)?;
         let (rows, context) = (form.rows(tokens), form.context(call.context()));
+        let runner = PluginForm::of_mut(&mut *form.runner).ok_or(target.unknown())?;
+        match (&mut runner.tree, call.tree) {
+            (Some(tree), follows) => tree.set(follows.unwrap_or_default())?,
+            (None, Some(_)) => return Err(ExecError::Tree),
+            (None, None) => {}
+        }
         let inputs = call.inputs(rows, context, &self.scratch.position)?;
         // Rows behind the span's own are those of spans that follow: they are written after.
         let attended = call.rows.attended.view(call.span.row, rows)?;
@@ -307,6 +325,8 @@ struct Attention<'a> {
     cache: &'a KvCache,
     layer: usize,
     span: Span,
+    /// The earlier token that each but the first follows, if that is not always the one before it.
+    tree: Option<&'a [u16]>,
 }
 
 impl Attention<'_> {

@@ -15,6 +15,7 @@ mod marks;
 mod rotary;
 mod sections;
 mod switching;
+mod tree;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Kernel, Manifest};
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory};
+use heg_sched::Launch;
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Group, Soc};
 
@@ -230,10 +232,6 @@ impl Backend for OpenVino {
         Ok(Box::new(self.request(parts, &compiled, &sections)?))
     }
 
-    fn takes_trees(&self) -> bool {
-        false
-    }
-
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
         Ok(Box::new(OpenVinoSession {
             rotary: RotaryRows::new(
@@ -302,6 +300,10 @@ impl Session for OpenVinoSession {
 
     fn rest(&mut self, forms: &mut FormTable) -> bool {
         self.switching.rest(forms)
+    }
+
+    fn is_at_hand(&mut self, launch: Launch, forms: &mut FormTable) -> bool {
+        self.switching.is_at_hand(launch, forms)
     }
 
     #[cfg(feature = "faults")]

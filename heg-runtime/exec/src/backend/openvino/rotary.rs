@@ -1,5 +1,5 @@
-//! Cosines and sines of a batch's positions: rows of the bundle's table for a chunk of one sequence, else
-//! gathered into buffers, where OpenVINO finds them at the same place each time.
+//! Cosines and sines of a batch's positions: rows of the bundle's table where these are consecutive, else gathered into
+//! buffers, where OpenVINO finds them at the same place each time.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use heg_openvino::{Tensor, TensorType};
 use super::sections::Sections;
 use crate::error::ExecError;
 use crate::mem::{MemoryHome, RowBuffer};
-use heg_sched::Span;
 
 /// Rotary rows of one lane.
 pub(super) struct RotaryRows {
@@ -42,27 +41,24 @@ impl RotaryRows {
         })
     }
 
-    /// Cosines and sines as tensors of `rows` rows; only the rows of the spans are set.
+    /// Cosines and sines at the positions of a call's tokens, as tensors of `rows` rows, of which only as many are set.
     pub(super) fn rows(
         &self,
         table: &RopeTable,
-        spans: &[Span],
+        positions: &[usize],
         rows: usize,
     ) -> Result<(Tensor, Tensor), ExecError> {
-        if let [span] = spans
-            && span.tokens > 1
-            && span.position + rows <= table.rows as usize
+        if let [first, _, ..] = *positions
+            && positions.iter().copied().eq(first..first + positions.len())
+            && first + rows <= table.rows as usize
         {
             let width = table.width as usize;
-            let view = |id| {
-                let rows = span.position..span.position + rows;
-                self.sections.rows(id, rows, width)
-            };
+            let view = |id| self.sections.rows(id, first..first + rows, width);
             return Ok((view(table.cos)?, view(table.sin)?));
         }
         Ok((
-            self.gather(table, table.cos, &self.cos, spans, rows)?,
-            self.gather(table, table.sin, &self.sin, spans, rows)?,
+            self.gather(table, table.cos, &self.cos, positions, rows)?,
+            self.gather(table, table.sin, &self.sin, positions, rows)?,
         ))
     }
 
@@ -71,18 +67,15 @@ impl RotaryRows {
         table: &RopeTable,
         id: SectionId,
         into: &RowBuffer,
-        spans: &[Span],
+        positions: &[usize],
         rows: usize,
     ) -> Result<Tensor, ExecError> {
         let bytes = self.bundle.section(id).map_err(ExecError::Section)?;
         let width = table.width as usize;
         let row_bytes = width * TensorType::F32.bytes();
-        let first = spans.first().map_or(0, |span| span.row);
-        for span in spans {
-            for token in 0..span.tokens {
-                let start = (span.position + token) * row_bytes;
-                into.write_packed(span.row - first + token, &bytes[start..start + row_bytes])?;
-            }
+        for (token, position) in positions.iter().enumerate() {
+            let start = position * row_bytes;
+            into.write_packed(token, &bytes[start..start + row_bytes])?;
         }
         into.view_packed(rows, width)
     }

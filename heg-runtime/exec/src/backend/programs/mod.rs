@@ -258,10 +258,6 @@ impl Backend for CpuPrograms {
         Ok(Box::new(self.form(parts, rung.role)?))
     }
 
-    fn takes_trees(&self) -> bool {
-        true
-    }
-
     fn session(&self, _: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
         Ok(Box::new(ProgramsSession::new(self.pair.clone())))
     }

@@ -12,7 +12,7 @@ use super::form::ProgramForm;
 use super::order::{CallRows, PortRows, ProgramOrder};
 use super::pair::PairedRoles;
 use crate::backend::{Order, Session};
-use crate::batch::Batch;
+use crate::batch::{Batch, depths};
 use crate::error::ExecError;
 use crate::mem::{Half, KvCache, ProgramRows, Scratch};
 use crate::table::Target;
@@ -236,15 +236,4 @@ impl<'a> Ports<'_, 'a> {
         self.tables.push((table.cos, found));
         Ok(found)
     }
-}
-
-/// The depth of each token in its tree.
-fn depths(follows: &[u16]) -> Vec<usize> {
-    let mut depths = vec![0; follows.len() + 1];
-    for (at, before) in follows.iter().enumerate() {
-        depths[at + 1] = depths
-            .get(usize::from(*before))
-            .map_or(0, |depth| depth + 1);
-    }
-    depths
 }

@@ -127,6 +127,21 @@ impl GraphSwitch {
         }
     }
 
+    /// Whether the forms of a launch are there.
+    pub(super) fn is_at_hand(&mut self, launch: Launch, forms: &mut FormTable) -> bool {
+        let block = self.blocks.as_mut().and_then(|blocks| {
+            let at = blocks.of(launch)?;
+            Some((blocks, at))
+        });
+        let Some((blocks, at)) = block else {
+            return true;
+        };
+        while let Ok(Some(loaded)) = blocks.loads.finished() {
+            blocks.take_in(loaded, forms);
+        }
+        matches!(blocks.blocks[at].holding, Holding::Graph(_))
+    }
+
     /// Waits until the forms of a launch are there, and begins loads that are due before it.
     pub(super) fn switch_before(
         &mut self,

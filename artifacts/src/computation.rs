@@ -2,13 +2,14 @@
 
 use crate::content_id::SectionId;
 use crate::error::Error;
-use crate::manifest::{Manifest, Provenance, Text};
+use crate::manifest::{Manifest, Provenance, StageGraphs, Text};
 use crate::slice;
 use crate::writer::encode_manifest;
 
 /// Returns the name of what a bundle's programs compute: bundles that have it in common give the same keys and values
 /// for the same tokens, in the same arithmetic. It is the hash of a manifest without everything else: its name, texts,
-/// blobs, forms without a program, known answers, what is known of speed, modules for GPUs, states and origin.
+/// blobs, forms without a program, execution graphs (they follow from the rest), known answers, what is known of speed,
+/// modules for GPUs, states and origin.
 ///
 /// So it is the same for all slices of a bundle, and with another template or other states.
 ///
@@ -20,6 +21,7 @@ pub fn computation_id(manifest: &Manifest) -> Result<SectionId, Error> {
     rest.model.name.clear();
     rest.model.chunk_tokens.clear();
     rest.text = Text::default();
+    rest.heg = StageGraphs::default();
     rest.annotations = None;
     rest.partitions = None;
     rest.gpu = None;

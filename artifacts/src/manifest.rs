@@ -9,6 +9,7 @@
 //! opening, so that all other code can index without checks.
 
 mod gpu;
+mod graph;
 mod kernel;
 mod state;
 mod variant;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::content_id::SectionId;
 
 pub use gpu::{GPU_BYTES_MAX, GpuModule, GpuPart};
+pub use graph::{Crossing, EdgeReach, GraphEdge, GraphNode, StageGraph, StageGraphs};
 pub use kernel::{Kernel, Parameter, Port, Role, Rows, Term, Work};
 pub use state::{
     BEGINNING_BYTES_MAX, BakedState, STATE_HEAD_BYTES, STATE_NAME_MAX, STATES_MAX, StateForm,
@@ -54,6 +56,8 @@ pub struct Manifest {
     pub layers: Vec<Layer>,
     /// Final norm and output projection, run on the last rows only.
     pub head: KernelUse,
+    /// The order in which kernels run, and the data between them.
+    pub heg: StageGraphs,
     /// The question behind the known answers, if the bundle has any.
     #[serde(default)]
     pub known_answers: Option<KnownAnswers>,

@@ -154,6 +154,7 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
         kernels,
         layers,
         head,
+        heg: _,
         known_answers: _,
         annotations,
         partitions,

@@ -14,7 +14,7 @@ use heg_spirv::{Collection, Module, PackedModule};
 use crate::encode::{StoredWeight, weight_name};
 use crate::error::CompileError;
 use crate::graph::{Param, ParamKind, SpecScope, WeightSource};
-use crate::heg::{KernelBody, Use};
+use crate::heg::{KernelBody, Use, stage_graphs};
 use crate::ingest::{ConfigJson, TextAssets};
 use crate::lower::{Literals, group_columns, is_centred, lower_verified, stored_element};
 use crate::options::{GpuModules, Verify};
@@ -22,7 +22,7 @@ use crate::plan::Plan;
 use crate::program::lower_program;
 use crate::reference::Answers;
 use crate::rope::rope_table;
-use crate::variants::{activations, variants};
+use crate::variants::{activations, decodes, variants};
 
 /// Everything that goes into a manifest.
 pub(crate) struct Parts {
@@ -230,6 +230,8 @@ impl<'a> Assembly<'a> {
             })
             .collect();
         let head = place(&heg.head, &answers.head);
+        let chunks = &self.plan.chunk_tokens;
+        let graphs = stage_graphs(heg, &parts.kernels, |it| decodes(it.shape, chunks))?;
         let weights: Vec<Weight> = parts
             .params
             .iter()
@@ -264,6 +266,7 @@ impl<'a> Assembly<'a> {
             kernels: parts.kernels,
             layers,
             head,
+            heg: graphs,
             known_answers: Some(parts.answers.question),
             annotations: None,
             partitions: None,

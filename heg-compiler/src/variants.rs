@@ -88,6 +88,14 @@ const TREE_ROWS_MAX: u32 = 64;
 /// decode batch (Agent.xpu §4.1).
 const HEAD_ROWS_MAX: u32 = 32;
 
+/// Whether a variant runs decode iterations: a dynamic one does, and a static one up to the smallest chunk that holds the
+/// largest batch.
+pub(crate) fn decodes(shape: ShapeClass, chunks: &[u32]) -> bool {
+    let enough = chunks.iter().copied().find(|chunk| *chunk >= HEAD_ROWS_MAX);
+    let most = enough.or(chunks.last().copied());
+    shape.chunk() <= most
+}
+
 /// Accelerators compute in f16 unless the model is kept in f32; the CPU always in f32 (DESIGN §4.6).
 pub(crate) fn activations(device: DeviceClass, form: WeightForm) -> ElementType {
     match (device, form) {
@@ -120,6 +128,20 @@ fn tolerance(activations: ElementType, form: WeightForm) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn decode_iterations_run_on_chunks_up_to_one_that_holds_the_largest_batch() {
+        let of = |chunks: &'static [u32]| {
+            let decoding =
+                move |tokens: &u32| decodes(ShapeClass::Static { tokens: *tokens }, chunks);
+            let chunks = chunks.iter().copied();
+            chunks.filter(decoding).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[16, 64, 256]), [16, 64]);
+        assert_eq!(of(&[32, 64]), [32]);
+        assert_eq!(of(&[8, 16]), [8, 16]);
+        assert!(decodes(ShapeClass::Dynamic, &[]));
+    }
 
     #[test]
     fn static_attention_is_made_for_buckets_that_hold_the_chunk() {

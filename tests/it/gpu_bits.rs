@@ -6,7 +6,7 @@ use std::path::Path;
 use heg_runtime::Loaded;
 use heg_runtime::exec::mem::{ActivationRows, KvCache, MemoryHome};
 use heg_runtime::exec::{Batch, Executor, ExecutorOptions, Sequence, summary};
-use heg_sched::{Launch, Logits, Span, launches};
+use heg_sched::{Launch, Logits, Span, WorkStage, launches};
 use heg_spec::{Group, shipped};
 use heg_tests::{Seeded, Workbench, fixture};
 use heg_text::{log_probabilities, most_likely};
@@ -69,8 +69,10 @@ impl Both {
         KvCache::reserve(self.cpu.kv_shape()).unwrap()
     }
 
-    pub(crate) fn layers(&self) -> u32 {
-        self.cpu.manifest().layers.len() as u32
+    /// The launches of a pass over the model, in the order of its bundle.
+    pub(crate) fn launches(&self, logits: Logits) -> impl Iterator<Item = Launch> + use<> {
+        let order = self.cpu.orders().at(WorkStage::Prefill);
+        launches(order, 0..self.cpu.layers(), logits)
     }
 
     /// Runs launches, each where it is asked for; those that follow each other on one processor as one order.
@@ -99,7 +101,7 @@ impl Both {
             position: cache.tokens(),
         }];
         self.cpu.embed(tokens, &self.rows, 0).unwrap();
-        let all = launches(self.layers(), Logits::LastRows).enumerate();
+        let all = self.launches(Logits::LastRows).enumerate();
         let placed: Vec<_> = all.map(|(index, launch)| (launch, on(index))).collect();
         let rows = std::mem::replace(&mut self.rows, empty(&self.cpu));
         let batch = Batch {
@@ -165,7 +167,7 @@ fn a_request_moves_at_every_kernel() {
     }
     let mut both = Both::new("tiny-agent");
     let expected = both.answer(&|_| On::Cpu);
-    let kernels = launches(both.layers(), Logits::LastRows).count();
+    let kernels = both.launches(Logits::LastRows).count();
     for cut in 0..=kernels {
         for [before, behind] in [[On::Cpu, On::Gpu], [On::Gpu, On::Cpu]] {
             let on = |index: usize| if index < cut { before } else { behind };
@@ -223,7 +225,7 @@ fn of_trees(both: &mut Both, on: On, trees: &[Vec<u16>; 2], tokens: &[Vec<u32>; 
         spans: &spans,
         trees: &trees,
     };
-    let layers = launches(both.layers(), Logits::None);
+    let layers = both.launches(Logits::None);
     both.run(
         &layers.map(|launch| (launch, on)).collect::<Vec<_>>(),
         &batch,

@@ -3,7 +3,7 @@
 
 use heg_gpu::{CacheMemory, GpuDevice, GpuOptions};
 use heg_runtime::exec::MovedCaches;
-use heg_sched::{Logits, launches};
+use heg_sched::Logits;
 
 use crate::gpu_bits::{Both, On};
 use crate::gpu_lanes::gpu_or_skip;
@@ -24,7 +24,7 @@ fn a_request_that_moves_at_every_kernel_copies_nothing_where_memory_is_unified()
     let host = both.cache();
     let expected = both.answer_over(host, &|_| On::Cpu);
     assert_eq!(both.gpu.moved_caches(), Some(MovedCaches::default()));
-    let kernels = launches(both.layers(), Logits::LastRows).count();
+    let kernels = both.launches(Logits::LastRows).count();
     let mut check = |name: String, on: &dyn Fn(usize) -> On| {
         // For fewer rows than the answer has: it is made for 256 of them.
         let cache = both.gpu.kv_room().reserve(1).unwrap();

@@ -10,6 +10,7 @@
 
 mod answers;
 mod gpu;
+mod graph;
 mod kernels;
 mod model;
 mod sections;
@@ -38,6 +39,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
         kernels,
         layers,
         head,
+        heg,
         known_answers,
         annotations: _,
         partitions: _,
@@ -59,7 +61,8 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
     uses::check_head(head, manifest)?;
     gpu::check_gpu(gpu.as_ref(), &lengths)?;
     states::check_states(manifest, &lengths)?;
-    answers::check_answers(known_answers.as_ref(), manifest, &lengths)
+    answers::check_answers(known_answers.as_ref(), manifest, &lengths)?;
+    graph::check_graphs(heg, manifest)
 }
 
 fn check_revision(found: u32) -> Result<(), Error> {

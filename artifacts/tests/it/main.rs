@@ -16,6 +16,7 @@ mod program;
 mod properties;
 mod reject;
 mod reject_gpu;
+mod reject_graph;
 mod reject_groups;
 mod reject_manifest;
 mod reject_states;

@@ -2,6 +2,7 @@
 //!
 //! The contents are deterministic noise, so the same plan gives the same bundle on every machine.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use heg_artifacts::manifest::*;
@@ -161,6 +162,10 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         sin: maker.section(&noise("sin", rope_bytes))?,
     };
     let text = text(plan, &mut maker)?;
+    let heg = StageGraphs {
+        prefill: graph(plan, &kernels),
+        decode: graph(plan, &kernels),
+    };
     let literals = maker.section(b"literals")?;
     let annotations = maker.section(b"annotations")?;
     let states = plan.states.iter();
@@ -189,6 +194,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         kernels,
         layers,
         head,
+        heg,
         known_answers: Some(KnownAnswers {
             seed: 1,
             rows: ASKED_ROWS as u32,
@@ -206,6 +212,58 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         },
         sections: maker.sections,
     })
+}
+
+/// The graph of a stage in which all variants run.
+fn graph(plan: &Plan, kernels: &[Kernel]) -> StageGraph {
+    let nodes = kernels.iter().zip(0..).map(|(kernel, at)| {
+        let mut variants: BTreeMap<DeviceClass, Vec<u32>> = BTreeMap::new();
+        for (variant, index) in kernel.variants.iter().zip(0..) {
+            variants.entry(variant.device).or_default().push(index);
+        }
+        GraphNode {
+            kernel: KernelId(at),
+            places: if kernel.group == Group::Head {
+                1
+            } else {
+                plan.layers
+            },
+            variants,
+        }
+    });
+    let (layer, next) = (EdgeReach::Layer, EdgeReach::Next);
+    let edges = [
+        (0, 1, Role::Query, layer, plan.layers),
+        (0, 1, Role::Key, layer, plan.layers),
+        (0, 1, Role::Value, layer, plan.layers),
+        (1, 2, Role::Attended, layer, plan.layers),
+        (2, 0, Role::Hidden, next, plan.layers - 1),
+        (2, 2, Role::Hidden, next, plan.layers - 1),
+        (2, 3, Role::Hidden, next, 1),
+    ];
+    let edges = edges.into_iter().filter(|(.., places)| *places > 0);
+    let edges = edges.map(|(from, to, role, reach, places)| {
+        let reader = &kernels[to as usize];
+        let mut inputs = reader.inputs.iter();
+        let port = inputs.find(|port| port.role == role).unwrap();
+        let elements = reader.variants.iter().map(|it| it.port_element(role));
+        GraphEdge {
+            from,
+            to,
+            role,
+            rows: port.rows,
+            reach,
+            places,
+            row_bytes: elements
+                .map(|element| (element, u64::from(port.width) * element.bytes()))
+                .collect(),
+            crossing: Crossing::between(kernels[from as usize].group, reader.group),
+        }
+    });
+    StageGraph {
+        nodes: nodes.collect(),
+        edges: edges.collect(),
+    }
 }
 
 /// A store in `folder`, with the sections of a plan in it.

@@ -3,21 +3,23 @@
 //! A kernel is stored once however often it is used; [`Heg::layers`] is the table of weights beside it. The places of
 //! the model form a petgraph: prefill walks it once per chunk, decode once per token. Its edges carry a tensor, its
 //! elements per token, and whether it crosses from a token-wise to a sequence-wise kernel, which is where two
-//! accelerators meet.
+//! accelerators meet. A bundle holds them as graphs of its two stages (`stages.rs`), from which the runtime takes its order.
 
 mod body;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 use std::fmt;
 
-use heg_artifacts::manifest::Role;
+use heg_artifacts::manifest::{Crossing, Role};
 use heg_spec::Group;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use body::Instance;
 pub use body::{BodyOp, KernelBody, Operand, Use};
+pub(crate) use stages::stage_graphs;
 pub(crate) use verify::{verify, verify_fused};
 
 use crate::error::CompileError;
@@ -54,16 +56,7 @@ pub struct Flow {
     /// Elements per token.
     pub width: u32,
     /// Whether the ends may be on different accelerators.
-    pub span: Crossing,
-}
-
-/// Whether an edge may cross accelerators.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crossing {
-    /// Both ends are token-wise, or both sequence-wise.
-    Intra,
-    /// One end is token-wise, the other sequence-wise.
-    Inter,
+    pub crossing: Crossing,
 }
 
 impl Heg {
@@ -147,18 +140,14 @@ fn connect(kernels: &[KernelBody], layers: &[[Use; 3]], head: &Use) -> DiGraph<L
                 continue;
             };
             let from = kernels[places[*giver].kernel].group;
-            let span = if (from == Group::Mha) == (kernels[kernel].group == Group::Mha) {
-                Crossing::Intra
-            } else {
-                Crossing::Inter
-            };
+            let crossing = Crossing::between(from, kernels[kernel].group);
             places.add_edge(
                 *giver,
                 node,
                 Flow {
                     role: port.role,
                     width: port.width,
-                    span,
+                    crossing,
                 },
             );
         }
@@ -202,10 +191,14 @@ impl fmt::Display for Heg {
                     .layer
                     .map_or_else(|| kernel.clone(), |layer| format!("layer.{layer}/{kernel}"))
             };
-            let Flow { role, width, span } = edge.weight;
+            let Flow {
+                role,
+                width,
+                crossing,
+            } = edge.weight;
             writeln!(
                 f,
-                "{} -> {}: {role:?} × {width} ({span:?})",
+                "{} -> {}: {role:?} × {width} ({crossing:?})",
                 name(edge.source()),
                 name(edge.target())
             )?;

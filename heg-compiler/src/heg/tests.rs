@@ -1,11 +1,11 @@
 //! The HEG of several families, pinned; sharing of kernels; and counts of work checked by hand.
 
-use heg_artifacts::manifest::Role;
+use heg_artifacts::manifest::{Crossing, Role};
 use heg_spec::Group;
 use insta::assert_snapshot;
 use petgraph::graph::NodeIndex;
 
-use super::{Crossing, Heg};
+use super::Heg;
 use crate::fixture::{Described, FAMILIES, path};
 
 macro_rules! pinned {
@@ -75,13 +75,13 @@ fn edges_cross_where_attention_begins_and_ends() {
         for edge in heg.places.raw_edges() {
             let crosses =
                 (group(edge.source()) == Group::Mha) != (group(edge.target()) == Group::Mha);
-            assert_eq!(edge.weight.span == Crossing::Inter, crosses, "{family}");
+            assert_eq!(edge.weight.crossing == Crossing::Inter, crosses, "{family}");
         }
         let layers = heg.layers.len();
         let inter = heg
             .places
             .edge_weights()
-            .filter(|flow| flow.span == Crossing::Inter);
+            .filter(|flow| flow.crossing == Crossing::Inter);
         // Queries, keys, values in; attention output out.
         assert_eq!(inter.count(), 4 * layers, "{family}");
     }

@@ -1,8 +1,9 @@
 //! `heg inspect`: the contents of a bundle, for people or as JSON; `inspect/kernels.rs`, the costs of its kernels;
-//! `inspect/page.rs`, both as a page with pictures; `inspect/programs.rs`, the programs of its kernels on the CPU;
+//! `inspect/graph.rs`, the order of its kernels; `inspect/page.rs`, both as a page with pictures; `inspect/programs.rs`, the programs of its kernels on the CPU;
 //! `inspect/modules.rs`, the modules with which a GPU runs these;
 //! `inspect/partitions.rs`, the partitions of its products between two devices.
 
+mod graph;
 mod kernels;
 mod modules;
 mod page;
@@ -132,6 +133,7 @@ fn describe(manifest: &Manifest, bytes: usize) -> String {
         text.push_str(&kernel_line(manifest, index, kernel));
     }
     text.push('\n');
+    text.push_str(&graph::describe(manifest));
     for state in &manifest.states {
         text.push_str(&state_line(state, state_bytes(manifest, state)));
     }

@@ -7,8 +7,8 @@ use heg_profiler::annotation::{self, DeviceAnnotation, Regime, SocAnnotation, es
 use heg_spec::{DeviceClass, Group};
 
 use heg_sched::{
-    Call, Cost, Costs, KernelBound, Lane, LaneLoad, LayerKernel, Micros, ModelShape, Slowdowns,
-    WarmKernel, WorkStage,
+    Call, Cost, Costs, KernelBound, Lane, LaneLoad, LayerKernel, LayerOrder, Micros, ModelShape,
+    Slowdowns, WarmKernel, WorkStage,
 };
 
 /// Costs of one model on one machine, as [`estimate`] predicts them.
@@ -61,6 +61,7 @@ impl AnnotatedCosts {
                 chunk_tokens,
                 context_tokens: model.context_tokens,
                 // Keys and values in f16.
+                order: LayerOrder::default(),
                 kv_bytes_per_token: u64::from(layers) * kv_row * 4,
             },
             attention_flops: 4.0 * f64::from(model.heads) * f64::from(model.head_dim),
@@ -243,17 +244,12 @@ impl Costs for AnnotatedCosts {
                 tokens,
                 context,
             } => {
-                let group = match kernel {
-                    LayerKernel::Qkv => Group::Qkv,
-                    LayerKernel::Mha => Group::Mha,
-                    LayerKernel::Ffn => Group::Ffn,
-                };
                 let call = annotation::KernelCall {
                     tokens,
                     context,
                     batch: 1,
                 };
-                let cost = self.kernel(lane, group, call)?;
+                let cost = self.kernel(lane, kernel.into(), call)?;
                 Some(match kernel {
                     LayerKernel::Mha => self.attention(lane, tokens, context, cost),
                     LayerKernel::Qkv | LayerKernel::Ffn => cost,

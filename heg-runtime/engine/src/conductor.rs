@@ -33,8 +33,8 @@ use heg_draft::History;
 use heg_exec::mem::{MemoryHome, Widths};
 use heg_exec::{Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
 use heg_sched::{
-    Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, Observer, for_machine,
-    prefill_tokens_max, with_rows,
+    Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, Observer, WorkStage,
+    for_machine, prefill_tokens_max, with_rows,
 };
 
 /// The conductor before kernels are ready.
@@ -123,9 +123,10 @@ impl Conductor {
         }
         let model = ModelShape {
             layers: manifest.layers.len() as u32,
+            order: dynamic.orders().at(WorkStage::Prefill),
             chunk_tokens: chunk_tokens as u32,
             context_tokens: shape.context_tokens as u32,
-            kv_bytes_per_token: shape.token_bytes() as u64,
+            kv_bytes_per_token: dynamic.kv_bytes_per_token()?,
         };
         let folder = options.state.clone();
         let kept = folder

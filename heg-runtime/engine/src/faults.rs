@@ -20,7 +20,9 @@ use heg_draft::{Draft, Likely};
 use heg_exec::ExecError;
 use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
 use heg_exec::{Batch, Coming, Executor, GoesOn, Loader, WarmForms};
-use heg_sched::{Class, Lane, Launch, RequestId, Scheduler, WarmKernel, scheduler};
+use heg_sched::{
+    Class, Lane, Launch, LayerOrder, RequestId, Scheduler, WarmKernel, WorkStage, scheduler,
+};
 use heg_spec::Group;
 
 /// A kind of fault.
@@ -455,6 +457,10 @@ impl LaneExecutor for FaultyExecutor {
 
     fn layers(&self) -> u32 {
         self.executor.layers()
+    }
+
+    fn order(&self, stage: WorkStage) -> LayerOrder {
+        self.executor.order(stage)
     }
 
     fn head_rows(&self) -> usize {

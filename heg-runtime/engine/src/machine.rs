@@ -16,7 +16,9 @@ use heg_draft::{Draft, Likely};
 use heg_exec::ExecError;
 use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
 use heg_exec::{Batch, Coming, Executor, GoesOn, WarmForms};
-use heg_sched::{Class, Lane, Launch, RequestId, Scheduler, WarmKernel, scheduler};
+use heg_sched::{
+    Class, Lane, Launch, LayerOrder, RequestId, Scheduler, WarmKernel, WorkStage, scheduler,
+};
 use heg_spec::Policy;
 
 /// The kernels of a lane: they read and write rows of activations and KV caches, one order of launches at a time.
@@ -77,6 +79,9 @@ pub(super) trait LaneExecutor: Send {
 
     /// Number of layers of the model.
     fn layers(&self) -> u32;
+
+    /// The order of a layer's kernels in a stage.
+    fn order(&self, stage: WorkStage) -> LayerOrder;
 
     /// Most rows that the head takes at a time.
     fn head_rows(&self) -> usize;
@@ -146,7 +151,11 @@ impl LaneExecutor for Executor {
     }
 
     fn layers(&self) -> u32 {
-        self.manifest().layers.len() as u32
+        self.layers()
+    }
+
+    fn order(&self, stage: WorkStage) -> LayerOrder {
+        self.orders().at(stage)
     }
 
     fn head_rows(&self) -> usize {

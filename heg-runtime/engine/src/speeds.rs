@@ -124,7 +124,7 @@ mod tests {
     };
     use heg_profiler::measure::{DeviceIdentity, VariantProfile};
     use heg_profiler::predict::LatencyTable;
-    use heg_sched::{Call, Costs, Lane, LaneLoad, LayerKernel};
+    use heg_sched::{Call, Costs, Lane, LaneLoad, LayerKernel, LayerOrder};
     use heg_spec::{DeviceClass, Group};
 
     use super::*;
@@ -150,6 +150,7 @@ mod tests {
     fn model(manifest: &Manifest) -> ModelShape {
         ModelShape {
             layers: manifest.layers.len() as u32,
+            order: LayerOrder::default(),
             chunk_tokens: 64,
             context_tokens: 128,
             kv_bytes_per_token: 1,

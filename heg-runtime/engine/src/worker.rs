@@ -22,7 +22,7 @@ use super::stopwatch::Stopwatch;
 use crate::error::EngineError;
 use heg_exec::mem::{ActivationRows, KvCache};
 use heg_exec::{Batch, ExecError};
-use heg_sched::{Lane, Launch, LayerKernel, RequestId, Segment, Span, Ticket};
+use heg_sched::{Lane, Launch, LayerKernel, RequestId, Segment, Span, Ticket, WorkStage};
 
 mod calibrate;
 mod iteration;
@@ -177,7 +177,8 @@ impl Worker {
     ) -> Result<Done, Failure> {
         let cache = cache_of(&prompt.member)?;
         let span = span_in(prompt, segment);
-        if (layer, kernel) == (0, LayerKernel::Qkv) {
+        let order = self.executor.order(WorkStage::Prefill);
+        if (layer, kernel) == (0, order.first()) {
             let (from, to) = (segment.position as usize, segment.context() as usize);
             prompt.member.served.with_tokens(|tokens| {
                 let tokens = tokens.get(from..to);
@@ -187,11 +188,7 @@ impl Worker {
         }
         let launch = Launch {
             layer: Some(layer),
-            group: match kernel {
-                LayerKernel::Qkv => Group::Qkv,
-                LayerKernel::Mha => Group::Mha,
-                LayerKernel::Ffn => Group::Ffn,
-            },
+            group: kernel.into(),
         };
         self.launch(
             launch,
@@ -202,7 +199,7 @@ impl Worker {
                 trees: &[],
             },
         )?;
-        let is_last = (layer + 1, kernel) == (self.executor.layers(), LayerKernel::Ffn);
+        let is_last = (layer + 1, kernel) == (self.executor.layers(), order.last());
         if !is_last {
             return Ok(Done::default());
         }
@@ -305,6 +302,7 @@ impl Worker {
         if self.signals.is_reset() {
             return Err(ExecError::Abandoned.into());
         }
+        let first = Group::from(self.executor.order(WorkStage::Decode).first());
         let signals = &self.signals;
         self.stopwatch.begin_kernel();
         let watch = Mutex::new((&mut self.stopwatch, launches.iter()));
@@ -321,7 +319,7 @@ impl Worker {
             if signals.is_reset() {
                 return false;
             }
-            if next.group == Group::Qkv
+            if next.group == first
                 && let Some(ticket) = ticket
             {
                 if signals.yields(ticket) {

@@ -92,7 +92,7 @@ pub fn diagnose(loader: &Loader, mut each: impl FnMut(&Examined)) -> Result<Diag
         examined: Vec::new(),
     };
     let mut verdicts = Verdicts::default();
-    for place in all_places(manifest) {
+    for place in all_places(manifest)? {
         let kernel = place_kernel(manifest, place)?;
         for rung in loader.ladder().all(kernel) {
             let Some(device) = loader.ladder().device(rung.role) else {

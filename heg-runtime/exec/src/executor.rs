@@ -26,10 +26,11 @@ use crate::padding::{CONTEXT_STEP, ROW_STEP, padded, switched_rows};
 use crate::place::Place;
 use crate::prepared::Prepared;
 use crate::recheck::Recheck;
+use crate::stage_orders::StageOrders;
 use crate::table::FormTable;
 use crate::unchanged::check_unchanged;
 use crate::verdicts::{Verdicts, file_name};
-use heg_sched::{Class, Launch, Logits, Span, Switching, launches};
+use heg_sched::{Class, Launch, Logits, Span, Switching, WorkStage, launches};
 
 /// Options of an executor.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +90,7 @@ impl Sequence {
 /// Runs kernels of one bundle.
 pub struct Executor {
     pub(crate) bundle: Arc<Bundle>,
+    pub(crate) orders: StageOrders,
     pub(crate) needs: Arc<KernelNeeds>,
     pub(crate) verdicts: Verdicts,
     pub(crate) kernels: Kernels,
@@ -215,6 +217,7 @@ impl Executor {
         });
         Ok(Self {
             kernels: Kernels::load(Arc::clone(&needs), options.loader_threads),
+            orders: StageOrders::of(bundle.manifest())?,
             needs,
             verdicts,
             forms: FormTable::default(),
@@ -328,7 +331,7 @@ impl Executor {
         logits: Logits,
     ) -> Result<&mut [f32], ExecError> {
         let mut sequences = [sequence];
-        self.pass(&mut sequences, &[tokens], logits)
+        self.pass(WorkStage::Prefill, &mut sequences, &[tokens], logits)
     }
 
     /// Runs one new token of each sequence. Returns a row of V logits per sequence, in order.
@@ -338,11 +341,12 @@ impl Executor {
         tokens: &[u32],
     ) -> Result<&mut [f32], ExecError> {
         let tokens: Vec<&[u32]> = tokens.iter().map(std::slice::from_ref).collect();
-        self.pass(sequences, &tokens, Logits::LastRows)
+        self.pass(WorkStage::Decode, sequences, &tokens, Logits::LastRows)
     }
 
     fn pass(
         &mut self,
+        stage: WorkStage,
         sequences: &mut [&mut Sequence],
         tokens: &[&[u32]],
         logits: Logits,
@@ -363,8 +367,8 @@ impl Executor {
             spans: &spans,
             trees: &[],
         };
-        let layers = self.manifest().layers.len() as u32;
-        let launches: Vec<Launch> = launches(layers, logits).collect();
+        let order = self.orders.at(stage);
+        let launches: Vec<Launch> = launches(order, 0..self.layers(), logits).collect();
         self.launch_all(&launches, &batch, &|_| true)?;
         for (sequence, span) in sequences.iter_mut().zip(&spans) {
             sequence.cache.advance(span.tokens);

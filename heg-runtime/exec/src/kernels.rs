@@ -157,7 +157,7 @@ fn nothing_left(loader: &Loader, place: Place, descents: &[Descent]) -> ExecErro
 
 /// Prepares one place after the other until none is left, or a thread fails.
 fn work(needs: &KernelNeeds, next: &AtomicUsize, abandoned: &AtomicBool) -> Share {
-    let places = all_places(needs.loader.bundle().manifest());
+    let places = all_places(needs.loader.bundle().manifest())?;
     let mut ready = Vec::new();
     while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
         if abandoned.load(Ordering::Relaxed) {

@@ -7,9 +7,31 @@ use crate::batch::{Batch, Coming, GoesOn};
 use crate::error::ExecError;
 use crate::executor::Executor;
 use crate::form::BackendIndex;
-use heg_sched::{Launch, Logits, launches};
+use crate::stage_orders::StageOrders;
+use heg_sched::{Launch, Logits, WorkStage, launches};
 
 impl Executor {
+    /// Number of layers of the model.
+    pub fn layers(&self) -> u32 {
+        self.manifest().layers.len() as u32
+    }
+
+    /// The order of each layer's kernels.
+    pub fn orders(&self) -> StageOrders {
+        self.orders
+    }
+
+    /// Bytes of keys and values of a token over all layers, as the bundle's execution graph counts them.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecError::Bug`] if the graph does not know the element type, which is that of a variant.
+    pub fn kv_bytes_per_token(&self) -> Result<u64, ExecError> {
+        let element = self.needs.ladder.elements().kv;
+        let bytes = self.manifest().heg.decode.cache_bytes(element);
+        bytes.ok_or_else(|| bug!("a graph does not know the element type of the cache").into())
+    }
+
     /// Runs one launch.
     ///
     /// # Errors
@@ -81,7 +103,8 @@ impl Executor {
     /// Whether a sequence may have `tokens` new tokens that are a tree, if it has `context` with them: the attention of all
     /// layers has to take it. No other kernel minds.
     pub fn takes_trees(&self, tokens: usize, context: usize) -> bool {
-        let layers = launches(self.manifest().layers.len() as u32, Logits::None);
+        let order = self.orders.at(WorkStage::Decode);
+        let layers = launches(order, 0..self.layers(), Logits::None);
         let mut attention = layers.filter(|launch| launch.group == Group::Mha);
         attention.all(|launch| {
             let target = self.forms.target(launch);

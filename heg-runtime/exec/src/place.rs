@@ -5,7 +5,8 @@ use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Weight};
 use heg_spec::Group;
 
 use crate::error::ExecError;
-use heg_sched::Launch;
+use crate::stage_orders::StageOrders;
+use heg_sched::{Launch, LayerKernel, WorkStage};
 
 /// A place where a kernel is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,23 +26,24 @@ impl From<Launch> for Place {
     }
 }
 
-/// Places in the order in which they are prepared: the order of execution, except that the head comes after the first
-/// layer. The head takes longest to prepare, and at the end it would keep one thread busy while the others are done.
-/// Layers with the same attention kernel share one place for it.
-pub(super) fn all_places(manifest: &Manifest) -> Vec<Place> {
+/// Returns the places in the order in which they are prepared: the order of execution, except that the head comes after
+/// the first layer. The head takes longest to prepare, and at the end it would keep one thread busy while the others are
+/// done. Layers with the same attention kernel share one place for it.
+pub(super) fn all_places(manifest: &Manifest) -> Result<Vec<Place>, ExecError> {
+    let order = StageOrders::of(manifest)?.at(WorkStage::Prefill);
     let mut places = Vec::new();
     let mut attention = Vec::new();
     for (index, layer) in (0..).zip(&manifest.layers) {
-        let place = |group| Place {
-            layer: Some(index),
-            group,
-        };
-        places.push(place(Group::Qkv));
-        if !attention.contains(&layer.mha.kernel) {
-            attention.push(layer.mha.kernel);
-            places.push(place(Group::Mha));
+        for kernel in order.kernels() {
+            let is_shared = kernel == LayerKernel::Mha && attention.contains(&layer.mha.kernel);
+            if !is_shared {
+                places.push(Place {
+                    layer: Some(index),
+                    group: kernel.into(),
+                });
+            }
         }
-        places.push(place(Group::Ffn));
+        attention.push(layer.mha.kernel);
         if index == 0 {
             places.push(Place {
                 layer: None,
@@ -49,7 +51,7 @@ pub(super) fn all_places(manifest: &Manifest) -> Vec<Place> {
             });
         }
     }
-    places
+    Ok(places)
 }
 
 /// Returns the place whose forms serve this one: layers with the same attention kernel share the first one's.

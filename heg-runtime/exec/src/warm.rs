@@ -39,7 +39,7 @@ impl Warmer {
     /// device refuses the form, or the form fails its test.
     pub fn warm(&self, warm: WarmKernel) -> Result<WarmForms, ExecError> {
         let manifest = self.needs.loader.bundle().manifest();
-        let places = all_places(manifest).into_iter();
+        let places = all_places(manifest)?.into_iter();
         let forms = places
             .filter(|place| place.group == Group::Mha)
             .map(|place| {

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use heg_spec::Group;
+
 use super::request::{FlowId, Lane, Micros, RequestId, Submission};
 
 /// Names a launch until its lane reports back; never used twice.
@@ -273,6 +275,28 @@ pub enum LayerKernel {
     Mha,
     /// The rest of the layer.
     Ffn,
+}
+
+impl From<LayerKernel> for Group {
+    fn from(kernel: LayerKernel) -> Self {
+        match kernel {
+            LayerKernel::Qkv => Self::Qkv,
+            LayerKernel::Mha => Self::Mha,
+            LayerKernel::Ffn => Self::Ffn,
+        }
+    }
+}
+
+impl LayerKernel {
+    /// Returns the kernel of an op group; `None` for the head, which is in no layer.
+    pub fn of(group: Group) -> Option<Self> {
+        match group {
+            Group::Qkv => Some(Self::Qkv),
+            Group::Mha => Some(Self::Mha),
+            Group::Ffn => Some(Self::Ffn),
+            Group::Head => None,
+        }
+    }
 }
 
 /// Consecutive tokens of a prompt.

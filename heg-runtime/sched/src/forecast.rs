@@ -1,7 +1,6 @@
 //! Forecasts the time of a request's first token, from the scheduler's state.
 
 use super::costs::{Call, Costs};
-use super::event::LayerKernel;
 use super::request::{Class, Lane, Micros};
 
 /// Returns the rank of a reactive prompt, by which prompts are ordered (`prefill.short_prompts_first`): the time
@@ -50,7 +49,7 @@ pub(super) fn prefill_us(costs: &impl Costs, lane: Lane, cached: u32, prompt: u3
     while position < prompt {
         let tokens = model.chunk_tokens.max(1).min(prompt - position);
         position += tokens;
-        for kernel in [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn] {
+        for kernel in model.order.kernels() {
             layer_us += latency_us(Call::Prefill {
                 kernel,
                 tokens,

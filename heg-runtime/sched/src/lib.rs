@@ -21,6 +21,7 @@ mod ledger;
 mod machine;
 mod mechanism;
 mod observer;
+mod order;
 mod partition;
 mod pass;
 mod prefill;
@@ -49,6 +50,7 @@ pub use machine::{
 };
 pub use mechanism::{ActivationCounts, Mechanism};
 pub use observer::{Observed, Observer};
+pub use order::LayerOrder;
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, ClientId, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
 pub use single_lane::{ClassesPresent, DeviceSharing, SingleLane};

@@ -1,10 +1,14 @@
 //! The schedule of a single request: the launches that the executor runs, in order.
 //!
-//! A [`Launch`] is one kernel of one place in the model, over a batch of rows. A single
-//! request needs no policy, so [`launches`] is the whole schedule here: layer by layer, prefill in chunks,
-//! decode with all sequences in one batch. No clock, thread or device is known in this module.
+//! A [`Launch`] is one kernel of one place in the model, over a batch of rows. A single request needs no policy, so
+//! [`launches`] is the whole schedule here: layer by layer, in the order that the bundle's execution graph says, prefill in
+//! chunks, decode with all sequences in one batch. No clock, thread or device is known in this module.
+
+use std::ops::Range;
 
 use heg_spec::Group;
+
+use super::order::LayerOrder;
 
 /// One kernel at one place of the model, over the rows of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,12 +30,17 @@ pub struct Span {
     pub position: usize,
 }
 
-/// Returns the launches of one pass over the model, in order. The head is run only if `logits` asks for it.
-pub fn launches(layers: u32, logits: Logits) -> impl Iterator<Item = Launch> {
-    let layers = (0..layers).flat_map(|layer| {
-        [Group::Qkv, Group::Mha, Group::Ffn].map(|group| Launch {
+/// Returns the launches of one pass over some layers of the model, in order. The head is run only if `logits` asks for
+/// it.
+pub fn launches(
+    order: LayerOrder,
+    layers: Range<u32>,
+    logits: Logits,
+) -> impl Iterator<Item = Launch> {
+    let layers = layers.flat_map(move |layer| {
+        order.kernels().map(|kernel| Launch {
             layer: Some(layer),
-            group,
+            group: kernel.into(),
         })
     });
     let head = match logits {
@@ -67,12 +76,15 @@ mod tests {
 
     #[test]
     fn a_pass_visits_each_place_once_and_ends_with_the_head() {
-        let pass: Vec<Launch> = launches(2, Logits::LastRows).collect();
+        let pass: Vec<Launch> = launches(LayerOrder::default(), 0..2, Logits::LastRows).collect();
         assert_eq!(pass.len(), 2 * 3 + 1);
         assert_eq!(pass[4].layer, Some(1));
         assert_eq!(pass[4].group, Group::Mha);
         assert_eq!(pass.last().map(|launch| launch.group), Some(Group::Head));
-        assert_eq!(launches(2, Logits::None).count(), 6);
+        assert_eq!(
+            launches(LayerOrder::default(), 1..3, Logits::None).count(),
+            6
+        );
     }
 
     #[test]

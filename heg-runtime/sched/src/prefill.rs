@@ -5,10 +5,11 @@
 //! projects the next. So a prompt moves through the model as a wave front, not layer by layer, and stopping
 //! costs nothing: progress is a counter per segment.
 //! In the last layer only the last row is needed, unless the request wants all: segments before the last one end with
-//! `qkv`, which fills their part of the cache.
-//! `qkv`, which fills their part of the cache.
+//! the kernel that fills their part of the cache.
 
+use super::costs::ModelShape;
 use super::event::{LayerKernel, Segment};
+use super::order::LayerOrder;
 use super::request::PromptLogits;
 
 /// A kernel of a segment that may run now.
@@ -27,6 +28,7 @@ pub(super) struct Step {
 #[derive(Debug, Clone)]
 pub(super) struct Prefill {
     layers: u32,
+    order: LayerOrder,
     parts: Vec<Part>,
     /// Number of full chunks among the segments; a segment after them is the remainder.
     chunks: usize,
@@ -37,7 +39,7 @@ pub(super) struct Prefill {
 #[derive(Debug, Clone, Copy)]
 struct Part {
     segment: Segment,
-    /// Kernels completed: three per layer.
+    /// Kernels completed, over all layers.
     done: u32,
     running: bool,
 }
@@ -50,7 +52,7 @@ enum Head {
 
 impl Prefill {
     /// Cuts the tokens at [cached, prompt) of a request into chunks of `chunk`. There is at least one segment.
-    pub(super) fn new(layers: u32, cached: u32, prompt: u32, chunk: u32) -> Self {
+    pub(super) fn new(model: ModelShape, cached: u32, prompt: u32, chunk: u32) -> Self {
         let chunk = chunk.max(1);
         let new = prompt.saturating_sub(cached).max(1);
         let first = prompt.saturating_sub(new);
@@ -64,7 +66,8 @@ impl Prefill {
             running: false,
         };
         Self {
-            layers,
+            layers: model.layers,
+            order: model.order,
             parts: (0..count).map(part).collect(),
             chunks: (new / chunk) as usize,
             logits: PromptLogits::LastRow,
@@ -86,8 +89,8 @@ impl Prefill {
         // Fewest layers of keys and values among the segments before this one.
         let mut cached_layers = u32::MAX;
         for (index, part) in self.parts.iter().enumerate() {
-            let (layer, kernel) = (part.done / 3, KERNELS[(part.done % 3) as usize]);
-            let sees_all = kernel != LayerKernel::Mha || layer < cached_layers;
+            let (layer, kernel) = self.order.after(part.done);
+            let sees_all = kernel != self.order.reads_cache() || layer < cached_layers;
             if !part.running && part.done < self.end(index) && sees_all {
                 steps.push(Step {
                     part: index,
@@ -97,8 +100,7 @@ impl Prefill {
                     done: part.done,
                 });
             }
-            // `qkv` of a layer is its first kernel.
-            cached_layers = cached_layers.min(part.done.div_ceil(3));
+            cached_layers = cached_layers.min(self.order.cached_layers(part.done));
         }
         steps.sort_by_key(|step| (step.done, step.part));
         steps.into_iter()
@@ -172,8 +174,8 @@ impl Prefill {
     /// Leading tokens whose keys and values are in the cache, in every layer.
     pub(super) fn cached(&self) -> u32 {
         let mut through = self.parts.iter().map_while(|part| {
-            // `qkv` of the last layer was the last to write there.
-            (part.done + 2 >= 3 * self.layers).then(|| part.segment.context())
+            let is_cached = self.order.cached_layers(part.done) >= self.layers;
+            is_cached.then(|| part.segment.context())
         });
         let first = self.parts.first().map_or(0, |part| part.segment.position);
         through.by_ref().last().unwrap_or(first)
@@ -195,29 +197,40 @@ impl Prefill {
         self.parts.iter().enumerate().flat_map(|(index, part)| {
             let end = self.end(index);
             // Of the kernels numbered done..end, every third is of this kind.
-            KERNELS.into_iter().zip(0..3).map(move |(kernel, offset)| {
-                let until = |kernels: u32| (kernels + 2 - offset) / 3;
-                (part.segment, kernel, until(end) - until(part.done))
-            })
+            self.order
+                .kernels()
+                .into_iter()
+                .zip(0..3)
+                .map(move |(kernel, offset)| {
+                    let until = |kernels: u32| (kernels + 2 - offset) / 3;
+                    (part.segment, kernel, until(end) - until(part.done))
+                })
         })
     }
 
     /// Total number of kernels of a segment.
     fn end(&self, part: usize) -> u32 {
         if part + 1 == self.parts.len() || self.logits == PromptLogits::AllRows {
-            3 * self.layers
+            self.order.kernels_of(self.layers)
         } else {
-            // Of the last layer, only `qkv`.
-            (3 * self.layers).saturating_sub(2)
+            self.order.kernels_to_cache(self.layers)
         }
     }
 }
 
-const KERNELS: [LayerKernel; 3] = [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn];
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn model(layers: u32) -> ModelShape {
+        ModelShape {
+            layers,
+            order: LayerOrder::default(),
+            chunk_tokens: 256,
+            context_tokens: 4096,
+            kv_bytes_per_token: 1,
+        }
+    }
 
     /// Runs all kernels, one at a time, and returns their order.
     fn run(mut prefill: Prefill, pick: impl Fn(usize) -> usize) -> Vec<Step> {
@@ -239,14 +252,14 @@ mod tests {
 
     #[test]
     fn the_remainder_is_what_chunks_leave() {
-        let prefill = Prefill::new(2, 100, 700, 256);
+        let prefill = Prefill::new(model(2), 100, 700, 256);
         let cut: Vec<_> = prefill.segments().map(|s| (s.position, s.tokens)).collect();
         assert_eq!(cut, [(100, 256), (356, 256), (612, 88)]);
         assert_eq!((prefill.chunks(), prefill.remainder()), (2, 88));
-        let whole = Prefill::new(2, 0, 512, 256);
+        let whole = Prefill::new(model(2), 0, 512, 256);
         assert_eq!((whole.chunks(), whole.remainder()), (2, 0));
         // A prompt that is entirely in the cache runs its last token again.
-        let again = Prefill::new(2, 512, 512, 256);
+        let again = Prefill::new(model(2), 512, 512, 256);
         assert_eq!(
             again.segments().next().map(|s| (s.position, s.tokens)),
             Some((511, 1))
@@ -256,7 +269,7 @@ mod tests {
     #[test]
     fn attention_waits_for_the_keys_before_it_in_any_order() {
         for seed in 0..50 {
-            let order = run(Prefill::new(3, 0, 1000, 256), |at| at * 7 + seed);
+            let order = run(Prefill::new(model(3), 0, 1000, 256), |at| at * 7 + seed);
             let place = |part, layer, kernel| {
                 let mut steps = order.iter();
                 steps.position(|s| (s.part, s.layer, s.kernel) == (part, layer, kernel))
@@ -275,11 +288,11 @@ mod tests {
     #[test]
     fn where_all_rows_are_wanted_every_segment_runs_all_layers() {
         for seed in 0..50 {
-            let prefill = Prefill::new(3, 0, 1000, 256).wanting(PromptLogits::AllRows);
+            let prefill = Prefill::new(model(3), 0, 1000, 256).wanting(PromptLogits::AllRows);
             let order = run(prefill, |at| at * 7 + seed);
             assert_eq!(order.len(), 3 * 3 * 4);
         }
-        let mut prefill = Prefill::new(1, 0, 512, 256).wanting(PromptLogits::AllRows);
+        let mut prefill = Prefill::new(model(1), 0, 512, 256).wanting(PromptLogits::AllRows);
         for _ in 0..3 {
             prefill.start(1);
             prefill.complete(256);
@@ -289,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_segment_runs_one_kernel_at_a_time() {
-        let mut prefill = Prefill::new(1, 0, 512, 256);
+        let mut prefill = Prefill::new(model(1), 0, 512, 256);
         prefill.start(0);
         assert_eq!(prefill.ready().map(|s| s.part).collect::<Vec<_>>(), [1]);
         prefill.undo(0);
@@ -298,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_remains_counts_every_kernel_once() {
-        let mut prefill = Prefill::new(4, 0, 300, 256);
+        let mut prefill = Prefill::new(model(4), 0, 300, 256);
         let total = |p: &Prefill| p.remaining().map(|(_, _, count)| count).sum::<u32>();
         assert_eq!(total(&prefill), 3 * 4 * 2 - 2);
         for kernels in 1..=5 {

@@ -1,7 +1,9 @@
 //! Analytic costs from a model's dimensions and a few figures of each device: for tests, and for models without a
 //! bundle. A bundle's annotations are more precise.
 
-use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel, WorkStage};
+use heg_sched::{
+    Call, Cost, Costs, Lane, LayerKernel, LayerOrder, Micros, ModelShape, WarmKernel, WorkStage,
+};
 
 /// The dimensions of a decoder on which its speed depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,6 +208,7 @@ impl Costs for AnalyticCosts {
         let d = self.dimensions;
         ModelShape {
             layers: d.layers,
+            order: LayerOrder::default(),
             chunk_tokens: self.chunk_tokens,
             context_tokens: self.context_tokens,
             // Keys and values in f16.

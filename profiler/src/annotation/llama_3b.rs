@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{
     Binding, ElementType, Embedding, Kernel, KernelId, KernelUse, Layer, Manifest, Model,
-    Parameter, Port, Provenance, Role, Rows, ShapeClass, Term, Text, Variant, WeightId, Work,
+    Parameter, Port, Provenance, Role, Rows, ShapeClass, StageGraphs, Term, Text, Variant,
+    WeightId, Work,
 };
 use heg_spec::{DeviceClass, Group, NpuPlatform, WeightForm};
 
@@ -59,6 +60,7 @@ pub(crate) fn manifest() -> Manifest {
         kernels: kernels(),
         layers: vec![layer; 28],
         head: placed(3),
+        heg: StageGraphs::default(),
         known_answers: None,
         annotations: None,
         partitions: None,

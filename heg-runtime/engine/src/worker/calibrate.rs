@@ -5,8 +5,7 @@ use crate::calibration::Slice;
 use crate::error::EngineError;
 use heg_draft::Likely;
 use heg_exec::Batch;
-use heg_sched::{Class, Launch, Span};
-use heg_spec::Group;
+use heg_sched::{Class, Launch, Span, WorkStage};
 use heg_text::log_probabilities;
 
 /// Rows that the head takes at a time: on CPUs this is hardly slower than one, and a request waits for no longer.
@@ -32,11 +31,12 @@ impl Worker {
             last as usize,
             (first as usize, span.tokens),
         )?;
-        let layer = [Group::Mha, Group::Ffn].map(|group| Launch {
-            layer: Some(last),
-            group,
-        });
-        for launch in layer {
+        let order = self.executor.order(WorkStage::Prefill);
+        for kernel in order.behind_cache() {
+            let launch = Launch {
+                layer: Some(last),
+                group: kernel.into(),
+            };
             if self.signals.is_wanted() || !self.executor.is_at_hand(launch) {
                 return Ok(likely);
             }

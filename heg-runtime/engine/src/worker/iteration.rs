@@ -9,7 +9,7 @@ use crate::report::{Done, Failure};
 use crate::served::{Continued, Member, NextToken, Served};
 use heg_exec::Batch;
 use heg_exec::mem::{ActivationRows, KvCache};
-use heg_sched::{Launch, Logits, RequestId, Segment, Span, Ticket, launches};
+use heg_sched::{Launch, Logits, RequestId, Segment, Span, Ticket, WorkStage, launches};
 use heg_spec::bug;
 
 /// One request's part of an iteration.
@@ -61,9 +61,8 @@ impl Worker {
         } else {
             Logits::None
         };
-        let rest: Vec<Launch> = launches(layers.end, logits)
-            .filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start))
-            .collect();
+        let order = self.executor.order(WorkStage::Decode);
+        let rest: Vec<Launch> = launches(order, layers.clone(), logits).collect();
         let ran = self.launch_all(&rest, &all, Some(ticket))?;
         if let Some(next) = rest.get(ran) {
             return Ok(Done {
@@ -107,7 +106,8 @@ impl Worker {
             trees: &trees,
         };
         let layers = self.executor.layers();
-        let launches: Vec<Launch> = launches(layers, Logits::None).collect();
+        let order = self.executor.order(WorkStage::Prefill);
+        let launches: Vec<Launch> = launches(order, 0..layers, Logits::None).collect();
         self.launch_all(&launches, &all, None)?;
         let mut done = Done {
             layers,

@@ -235,8 +235,8 @@ impl<C: Costs> AgentXpu<C> {
                 return false;
             };
             let chunk = self.chunk_tokens(submission.class);
-            let prefill = Prefill::new(self.model.layers, reused, prompt, chunk)
-                .wanting(submission.prompt_logits);
+            let prefill =
+                Prefill::new(self.model, reused, prompt, chunk).wanting(submission.prompt_logits);
             if let Some(entry) = self.ledger.get_mut(id) {
                 entry.own.begin(prefill, self.now);
             }

@@ -55,8 +55,8 @@ impl<C: Costs> AgentXpu<C> {
         }
         let shared = entry.submission.known_tokens();
         let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
-        let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
-        let fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk);
+        let chunk = self.chunk_tokens(entry.class());
+        let fresh = Prefill::new(self.model, reused, entry.prompt_tokens, chunk);
         self.remaining_us(&fresh.wanting(entry.submission.prompt_logits), slowdown)
     }
 

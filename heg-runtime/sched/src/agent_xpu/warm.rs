@@ -58,8 +58,8 @@ impl<C: Costs> AgentXpu<C> {
 mod tests {
     use super::*;
     use crate::{
-        Action, Call, Class, ClientId, Cost, Event, Micros, ModelShape, PromptLogits, RequestId,
-        Scheduler, Submission, Ticket,
+        Action, Call, Class, ClientId, Cost, Event, LayerOrder, Micros, ModelShape, PromptLogits,
+        RequestId, Scheduler, Submission, Ticket,
     };
 
     /// An NPU and an iGPU on which every call takes a second.
@@ -69,6 +69,7 @@ mod tests {
         fn model(&self) -> ModelShape {
             ModelShape {
                 layers: 2,
+                order: LayerOrder::default(),
                 chunk_tokens: 256,
                 context_tokens: 4096,
                 kv_bytes_per_token: 1024,

@@ -9,6 +9,7 @@ pub use cached::CachedCosts;
 pub use slowdowns::{KernelBound, LaneLoad, Slowdowns};
 
 use super::event::{Decoding, LayerKernel, WarmKernel, Work};
+use super::order::LayerOrder;
 use super::request::{Lane, Micros};
 
 /// One call of a kernel.
@@ -193,6 +194,8 @@ impl<C: Costs> Costs for Rc<C> {
 pub struct ModelShape {
     /// Decoder layers.
     pub layers: u32,
+    /// The order of a layer's kernels in a prompt.
+    pub order: LayerOrder,
     /// Tokens of a full prefill segment: the chunk of the NPU's kernels.
     pub chunk_tokens: u32,
     /// Longest context, in tokens.

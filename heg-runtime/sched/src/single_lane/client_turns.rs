@@ -143,13 +143,11 @@ impl<C: Costs> SingleLane<C> {
 
     /// Time of the kernels of a part of a prompt in one layer.
     fn segment_us(&self, segment: Segment) -> f64 {
-        let us = KERNELS.map(|kernel| self.latency_us(kernel_of(kernel, segment)));
+        let kernels = self.model.order.kernels();
+        let us = kernels.map(|kernel| self.latency_us(kernel_of(kernel, segment)));
         us.iter().sum()
     }
 }
-
-/// The kernels of a layer.
-pub(super) const KERNELS: [LayerKernel; 3] = [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn];
 
 /// Returns the call of a kernel over a part of a prompt.
 pub(super) fn kernel_of(kernel: LayerKernel, segment: Segment) -> Call {

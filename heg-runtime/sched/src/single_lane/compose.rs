@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::SingleLane;
-use super::client_turns::{KERNELS, kernel_of};
+use super::client_turns::kernel_of;
 use super::progress::Entry;
 use crate::batch::{Candidate, with_drafts};
 use crate::costs::{Call, Costs};
@@ -89,7 +89,7 @@ impl<C: Costs> SingleLane<C> {
             self.latency_us(Call::layer(batch, false))
         };
         for (_, segment) in prompts {
-            for kernel in KERNELS {
+            for kernel in self.model.order.kernels() {
                 total += self.latency_us(kernel_of(kernel, *segment));
             }
         }

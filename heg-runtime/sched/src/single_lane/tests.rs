@@ -1,7 +1,7 @@
 //! The baselines' actions, step by step.
 
 use super::*;
-use crate::{ClientId, Cost, FlowId, PromptLogits, WarmKernel};
+use crate::{ClientId, Cost, FlowId, LayerOrder, PromptLogits, WarmKernel};
 
 /// A device whose calls take a millisecond each; a budget of 1 MiB holds 1024 tokens.
 #[derive(Debug)]
@@ -11,6 +11,7 @@ impl Costs for OneDevice {
     fn model(&self) -> ModelShape {
         ModelShape {
             layers: 2,
+            order: LayerOrder::default(),
             chunk_tokens: 256,
             context_tokens: 4096,
             kv_bytes_per_token: 1024,

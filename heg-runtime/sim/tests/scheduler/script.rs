@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use heg_sched::{
     Action, Actions, AgentXpu, Call, Class, ClientId, Cost, Costs, Event, Finish, FlowId, Given,
-    Lane, LayerKernel, Mechanism, Micros, ModelShape, PromptLogits, RequestId, Scheduler,
-    Submission, Ticket, WarmKernel, Work, WorkStage,
+    Lane, LayerKernel, LayerOrder, Mechanism, Micros, ModelShape, PromptLogits, RequestId,
+    Scheduler, Submission, Ticket, WarmKernel, Work, WorkStage,
 };
 use heg_spec::Policy;
 
@@ -39,6 +39,7 @@ impl Costs for RoundCosts {
     fn model(&self) -> ModelShape {
         ModelShape {
             layers: 2,
+            order: LayerOrder::default(),
             chunk_tokens: 256,
             context_tokens: 4096,
             // A budget of 1 MiB holds 1024 tokens.

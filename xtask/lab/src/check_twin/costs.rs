@@ -1,6 +1,6 @@
 //! Costs of a machine, fitted to launches of a run on it: what each kernel takes by its tokens and what they see.
 
-use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, Micros, ModelShape, WarmKernel};
+use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, LayerOrder, Micros, ModelShape, WarmKernel};
 use heg_workload::{LaunchOutcome, RunTrace, TracedCall, TracedLaunch};
 use std::collections::BTreeMap;
 
@@ -111,6 +111,7 @@ fn shape_of(trace: &RunTrace) -> ModelShape {
     }
     ModelShape {
         layers,
+        order: LayerOrder::default(),
         chunk_tokens,
         context_tokens: 1 << 20,
         // The replay has room for all caches, as the run had.

@@ -344,8 +344,8 @@ fn edge(svg: &mut Svg, edge: &Edge, points: &[[f64; 2]]) {
 
 fn edge_class(edge: &Edge) -> &'static str {
     match edge.crosses() {
-        Some(true) => "edge inter",
-        Some(false) | None => "edge",
+        true => "edge inter",
+        false => "edge",
     }
 }
 

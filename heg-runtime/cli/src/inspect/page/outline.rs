@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{ElementType, Kernel, Manifest, Parameter, Port, Role, Variant};
+use heg_artifacts::manifest::{
+    Crossing, EdgeReach, Kernel, KernelId, Manifest, Parameter, Variant,
+};
 use heg_profiler::annotation::ChunkSweep;
 use heg_spec::DeviceClass;
 
@@ -62,12 +64,15 @@ pub(super) struct CardClass {
 }
 
 /// The tensors that pass from kernel to kernel.
+#[derive(Clone, Copy)]
 pub(super) struct Edge {
     pub(super) what: &'static str,
     /// Number of bytes for each token.
     pub(super) bytes: u64,
     /// Homes of both ends; `None` if unknown.
     pub(super) ends: [Option<DeviceClass>; 2],
+    /// Whether the bundle's graph lets it change the accelerator.
+    pub(super) crossing: Crossing,
 }
 
 impl Edge {
@@ -75,17 +80,20 @@ impl Edge {
         scaled(self.bytes as f64, "B")
     }
 
-    /// Returns whether the edge changes the accelerator; `None` if a home is unknown.
-    pub(super) fn crosses(&self) -> Option<bool> {
-        Some(self.ends[0]? != self.ends[1]?)
+    /// Returns whether the edge changes the accelerator: between the homes of its ends, or where one is unknown, as far
+    /// as the graph lets it.
+    pub(super) fn crosses(&self) -> bool {
+        match self.ends {
+            [Some(from), Some(to)] => from != to,
+            _ => self.crossing == Crossing::Inter,
+        }
     }
 
     /// Returns, in a word, whether the edge stays on one accelerator.
     pub(super) fn span(&self) -> &'static str {
         match self.crosses() {
-            None => "",
-            Some(false) => "intra",
-            Some(true) => "inter",
+            false => "intra",
+            true => "inter",
         }
     }
 }
@@ -110,24 +118,22 @@ impl Outline {
         let mut kinds: Vec<_> = kinds.into_iter().collect();
         kinds.sort_by_key(|(_, ranges)| ranges.first());
         let more_kinds = kinds.len().saturating_sub(KINDS_MAX);
-        let ends = kinds.first().zip(kinds.last());
-        let (first, last) = ends.map_or((None, None), |(first, last)| {
-            (homes.of(first.0[0]), homes.of(last.0[2]))
-        });
         let head = manifest.head.kernel.0;
-        let stream = u64::from(manifest.model.hidden) * homes.element(manifest, head).bytes();
-        let edge = |to| Edge {
-            what: "x",
-            bytes: stream,
-            ends: [last, to],
+        let before = manifest.layers.last().map_or(0, |layer| layer.ffn.kernel.0);
+        let last = homes.edge(manifest, "x", EdgeReach::Next, [before, head]);
+        // From layer to layer there are the same rows.
+        let first = kinds.first().and_then(|(key, _)| homes.of(key[0]));
+        let stream = Edge {
+            ends: [last.ends[0], first],
+            ..last
         };
         Outline {
             layers: manifest.layers.len(),
             more_kinds,
             embedding: embedding(manifest, lengths),
             head: card(head),
-            stream: edge(first),
-            last: edge(homes.of(head)),
+            stream,
+            last,
             kinds: kinds
                 .iter()
                 .take(KINDS_MAX)
@@ -138,8 +144,8 @@ impl Outline {
                         qkv: card(qkv),
                         mha: card(mha),
                         ffn: card(ffn),
-                        attend: homes.edge(manifest, "q, k, v", [qkv, mha]),
-                        attended: homes.edge(manifest, "a", [mha, ffn]),
+                        attend: homes.edge(manifest, "q, k, v", EdgeReach::Layer, [qkv, mha]),
+                        attended: homes.edge(manifest, "a", EdgeReach::Layer, [mha, ffn]),
                     }
                 })
                 .collect(),
@@ -175,40 +181,43 @@ impl Homes {
         self.0.get(kernel as usize).copied().flatten()
     }
 
-    /// Returns the element type of a kernel's activations at its home.
-    fn element(&self, manifest: &Manifest, kernel: u32) -> ElementType {
-        let variants = manifest.kernels.get(kernel as usize);
-        let variants = variants.map_or(&[][..], |kernel| &kernel.variants);
+    /// Returns the variant of a kernel at its home, or else its first.
+    fn variant<'m>(&self, manifest: &'m Manifest, kernel: u32) -> Option<&'m Variant> {
+        let variants = &manifest.kernels.get(kernel as usize)?.variants;
         let home = self.of(kernel);
-        variants
-            .iter()
-            .find(|variant| Some(variant.device) == home)
-            .or(variants.first())
-            .map_or(ElementType::F16, |variant| variant.activations)
+        let at_home = variants.iter().find(|it| Some(it.device) == home);
+        at_home.or(variants.first())
     }
 
-    /// Returns the edge that carries all outputs of a kernel to another.
-    fn edge(&self, manifest: &Manifest, what: &'static str, [from, to]: [u32; 2]) -> Edge {
-        let outputs = manifest.kernels.get(from as usize);
-        let outputs = outputs.map_or(&[][..], |kernel| &kernel.outputs);
-        let width: u64 = outputs
-            .iter()
-            .filter(|port| carried(port))
-            .map(|port| u64::from(port.width))
-            .sum();
-        Edge {
+    /// Returns all edges of the graph from a kernel to another as one, which carries what they carry.
+    fn edge(
+        &self,
+        manifest: &Manifest,
+        what: &'static str,
+        reach: EdgeReach,
+        [from, to]: [u32; 2],
+    ) -> Edge {
+        let graph = &manifest.heg.prefill;
+        let is_of = |node: u32, kernel: u32| {
+            let node = graph.nodes.get(node as usize);
+            node.is_some_and(|node| node.kernel == KernelId(kernel))
+        };
+        let edges = graph.edges.iter().filter(|edge| edge.reach == reach);
+        let edges = edges.filter(|edge| is_of(edge.from, from) && is_of(edge.to, to));
+        let mut found = Edge {
             what,
-            bytes: width.saturating_mul(self.element(manifest, from).bytes()),
+            bytes: 0,
             ends: [self.of(from), self.of(to)],
+            crossing: Crossing::Intra,
+        };
+        for edge in edges {
+            let variant = self.variant(manifest, from);
+            let bytes = variant.and_then(|it| edge.row_bytes.get(&it.port_element(edge.role)));
+            found.bytes = found.bytes.saturating_add(bytes.copied().unwrap_or(0));
+            found.crossing = found.crossing.max(edge.crossing);
         }
+        found
     }
-}
-
-fn carried(port: &Port) -> bool {
-    matches!(
-        port.role,
-        Role::Query | Role::Key | Role::Value | Role::Attended | Role::Hidden
-    )
 }
 
 /// Returns the number of places that use each kernel.

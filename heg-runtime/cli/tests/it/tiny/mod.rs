@@ -1,6 +1,8 @@
 //! The tiny bundle of the format's tests, with the work of a larger model, and with the annotations of the papers'
 //! machine in place of its noise.
 
+mod graphs;
+
 use std::path::Path;
 
 use heg_artifacts::manifest::{Term, Work};
@@ -76,6 +78,7 @@ pub(crate) fn write_changed(
 ) {
     let tiny = Bundle::open(TINY).unwrap();
     let store = Store::open(folder.join("store")).unwrap();
+    manifest.heg = graphs::graphs(&manifest);
     let noise = manifest.annotations.take();
     manifest
         .sections

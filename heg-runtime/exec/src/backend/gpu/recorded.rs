@@ -32,8 +32,8 @@ pub(super) struct Unit {
     pub(super) order: Arc<GpuOrder>,
 }
 
-/// Kernels of a layer, in their order.
-const LAYER: [Group; 3] = [Group::Qkv, Group::Mha, Group::Ffn];
+/// Kernels of a layer.
+const LAYER_KERNELS: usize = 3;
 
 /// Recordings that are kept. Chosen: some forty numbers of rows of a model of thirty layers.
 const RECORDED_MAX: usize = 4096;
@@ -51,7 +51,7 @@ impl LaneMemory {
         let mut units = Vec::with_capacity(launches.len());
         let mut first = 0;
         while let Some(rest @ [next, ..]) = launches.get(first..) {
-            let layer = rest.get(..LAYER.len()).filter(|it| is_layer(it));
+            let layer = rest.get(..LAYER_KERNELS).filter(|it| is_layer(it));
             let layer = layer.filter(|layer| layer.len() <= together);
             let part = layer.map_or(Part::Kernel(next.launch.group), |_| Part::Layer);
             let own = layer.unwrap_or(std::slice::from_ref(next));
@@ -72,13 +72,12 @@ impl LaneMemory {
     }
 }
 
-/// Whether launches are the kernels of one layer over the same rows.
+/// Whether launches, as many as a layer has kernels and in their order, are of one layer and over the same rows.
 fn is_layer(launches: &[Chosen<'_>]) -> bool {
-    let groups = launches.iter().map(|chosen| chosen.launch.group);
     let same = |chosen: &Chosen<'_>| {
         launches.first().is_some_and(|first| {
             first.launch.layer == chosen.launch.layer && first.rows == chosen.rows
         })
     };
-    groups.eq(LAYER) && launches.iter().all(same)
+    launches.iter().all(same)
 }

@@ -98,9 +98,7 @@ fn choose<'a>(order: &'a Order<'_>, launches: &[Launch]) -> Result<Vec<Chosen<'a
         if all.first().is_some_and(|first| !first.form.is_beside(form)) {
             break;
         }
-        let follows = all
-            .last()
-            .is_some_and(|last| last.launch.group == Group::Ffn);
+        let follows = all.last().is_some_and(|last| last.launch.layer.is_some());
         all.push(Chosen {
             launch: *launch,
             target,

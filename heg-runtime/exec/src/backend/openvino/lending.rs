@@ -167,7 +167,7 @@ impl WeightCopy {
 /// The sections that NPU kernels are given as tensors.
 fn bound_sections(manifest: &Manifest) -> Result<BTreeSet<SectionId>, ExecError> {
     let mut ids = BTreeSet::new();
-    for place in all_places(manifest) {
+    for place in all_places(manifest)? {
         let used = place_use(manifest, place)?;
         let kernel = manifest.kernels.get(used.kernel.0 as usize);
         let variants = kernel.map_or(&[][..], |kernel| &kernel.variants);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use heg_artifacts::manifest::{Binding, Manifest};
-use heg_sched::{Launch, Load, Switching, plan};
+use heg_sched::{Launch, Load, Switching, WorkStage, plan};
 use heg_spec::Group;
 
 use super::form::PluginForm;
@@ -30,6 +30,7 @@ use crate::error::ExecError;
 use crate::form::Form;
 use crate::ladder::Rung;
 use crate::place::{Place, place_kernel};
+use crate::stage_orders::StageOrders;
 use crate::table::FormTable;
 use graph::Graph;
 use loads::{Loaded, Loads};
@@ -65,6 +66,8 @@ struct Block {
 
 /// The blocks of a model that is switched.
 struct Blocks {
+    /// The group that a layer begins with.
+    first: Group,
     blocks: Vec<Block>,
     /// Loads that are to begin, in order.
     wanted: VecDeque<(usize, Graph)>,
@@ -162,7 +165,7 @@ impl GraphSwitch {
         let Some(at) = blocks.of(launch) else {
             return Ok(());
         };
-        let is_boundary = launch.group == Group::Qkv
+        let is_boundary = launch.group == blocks.first
             && launch.layer == blocks.blocks.get(at).map(|block| block.layers.start);
         if is_boundary && *always {
             blocks.switch_next(at, forms);
@@ -192,6 +195,7 @@ impl GraphSwitch {
 impl Blocks {
     /// The blocks of a model's layers; empty where no layer has forms with their weights inside.
     fn new(manifest: &Manifest, forms: &mut FormTable, loads: Loads) -> Option<Self> {
+        let order = StageOrders::of(manifest).ok()?.at(WorkStage::Prefill);
         let layers = manifest.layers.len() as u32;
         let a_block = layers.div_ceil(BLOCKS_MAX as u32).max(1);
         let mut switched = |layer: u32, group| {
@@ -224,6 +228,7 @@ impl Blocks {
             });
         }
         Some(Self {
+            first: order.first().into(),
             blocks,
             wanted: VecDeque::new(),
             loads,

@@ -164,6 +164,25 @@ impl Cut {
         sides
     }
 
+    /// The cut of a product of `rows` rows over `tokens` tokens for the same two devices with their sides exchanged: each
+    /// does as much as before. A margin that one side does beside its rows is given to the other.
+    #[must_use]
+    pub fn mirrored(&self, rows: u32, tokens: u32) -> Self {
+        match self {
+            Self::Whole(side) => Self::Whole(side.other()),
+            Self::Rows { first } | Self::Hybrid { first, .. } => Self::Rows {
+                first: rows.saturating_sub(*first),
+            },
+            Self::Tokens { sizes } => {
+                let done = sizes.iter().copied().fold(0, u32::saturating_add);
+                match tokens.saturating_sub(done) {
+                    0 => Self::Whole(Side::Second),
+                    rest => Self::Tokens { sizes: vec![rest] },
+                }
+            }
+        }
+    }
+
     /// Checks that the cut fits a product of `rows` output rows over `tokens` tokens. A side takes whole steps of
     /// `row_step` rows; the last step may be shorter and belongs to the second side.
     pub fn check(&self, rows: u32, tokens: u32, row_step: u32) -> Result<(), CutMisfit> {
@@ -297,6 +316,26 @@ mod tests {
             assert_eq!(cut.to_string(), shown);
         }
         assert!(ron::from_str::<Cut>("Rows(second:512)").is_err());
+    }
+
+    #[test]
+    fn a_mirrored_cut_gives_each_device_as_much() {
+        let hybrid = |padded_tokens| Cut::Hybrid {
+            first: 96,
+            padded_tokens,
+        };
+        let rows = |first| Cut::Rows { first };
+        for (cut, mirrored) in [
+            (Cut::Whole(Side::Second), Cut::Whole(Side::First)),
+            (rows(96), rows(160)),
+            (tokens(&[32, 8]), tokens(&[10])),
+            (tokens(&[32, 32]), Cut::Whole(Side::Second)),
+            (hybrid(64), rows(160)),
+            // The margin of 96 rows changes the device.
+            (hybrid(32), rows(160)),
+        ] {
+            assert_eq!(cut.mirrored(256, 50), mirrored, "{cut}");
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod gpu_caches;
 mod gpu_lanes;
 mod gpu_mixed;
 mod gpu_modules;
+mod known_cuts;
 mod ladder;
 mod lone;
 mod npu_forms;

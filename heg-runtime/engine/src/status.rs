@@ -8,7 +8,7 @@ use super::health::LostLane;
 use super::kept::KeptStatus;
 use super::waits::WaitStatus;
 use heg_draft::DraftSource;
-use heg_exec::{HandOvers, MovedCaches, PairedRoles};
+use heg_exec::{CutCounts, HandOvers, MovedCaches, PairedRoles};
 use heg_sched::{ActivationCounts, Class, Lane};
 use heg_spec::Side;
 
@@ -56,6 +56,8 @@ pub struct PairStatus {
     pub p99_ns: u64,
     /// Parts of products on a device that is no CPU, if one of the two is none.
     pub parts: Option<PartStatus>,
+    /// Products that were cut, by what said how.
+    pub cuts: CutCounts,
     /// The device that was lost, if one was: the other runs everything.
     pub lost: Option<Side>,
 }
@@ -160,6 +162,7 @@ impl PairStatus {
             median_ns: ns(&hand_overs, 0.5),
             p99_ns: ns(&hand_overs, 0.99),
             parts,
+            cuts: pair.cuts(),
             lost: pair.lost_side(),
         })
     }

@@ -24,6 +24,9 @@ pub enum ExecError {
         /// Name of the machine.
         soc: String,
     },
+    /// The bundle's partitions of products between two devices are malformed, or of another model.
+    #[error("the bundle says wrongly how two devices share its products")]
+    Partition(#[source] heg_profiler::partition::PartitionError),
     /// OpenVINO is missing or refused an operation.
     #[error("OpenVINO: {doing}")]
     OpenVino {
@@ -285,6 +288,7 @@ impl ExecError {
             | Self::ProfileFile { .. } => ExitStatus::Environment,
             Self::Section(_)
             | Self::BundleChanged(_)
+            | Self::Partition(_)
             | Self::NoDevice { .. }
             | Self::NoRung { .. }
             | Self::Reference { .. }

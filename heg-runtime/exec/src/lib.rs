@@ -20,6 +20,7 @@ mod gpu_process;
 mod gpu_report;
 mod gpu_verdict;
 mod kernels;
+mod known_cuts;
 mod ladder;
 mod loader;
 mod lone;
@@ -44,7 +45,7 @@ pub mod verdicts;
 mod warm;
 
 pub use backend::{
-    HandOvers, LoadPermit, MovedCaches, PairLanes, PairedRoles, Partition, WorkItem,
+    CutCounts, HandOvers, LoadPermit, MovedCaches, PairLanes, PairedRoles, Partition, WorkItem,
 };
 pub use batch::{Batch, Coming, GoesOn};
 pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};

@@ -11,14 +11,15 @@ use heg_costs::first_kernels;
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory};
 use heg_sched::MachineLanes;
-use heg_spec::policy::Pairing;
+use heg_spec::policy::{PairLevel, Pairing};
 use heg_spec::{DeviceClass, Group, Soc};
 
-use crate::backend::{self, Backend, MovedCaches, Origin, PairLanes, PairedRoles};
+use crate::backend::{self, Backend, MovedCaches, Origin, PairLanes, PairSetup, PairedRoles};
 use crate::duty::Duty;
 use crate::error::{ExecError, Loss};
 use crate::form::{BackendIndex, Form};
 use crate::gpu_examiner::GpuExaminer;
+use crate::known_cuts::KnownCuts;
 use crate::ladder::{DeviceFacts, Ladder, Rung};
 use crate::mem::MemoryHome;
 use crate::parts::Parts;
@@ -88,8 +89,14 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// [`ExecError::Pair`] if one of them has no CPU programs.
+    /// [`ExecError::Pair`] if one of them has no CPU programs; [`ExecError::Section`] or [`ExecError::Partition`] if the
+    /// bundle's own partition for this machine is damaged, or of another model.
     pub fn paired(mut self, pairing: Pairing, lanes: PairLanes) -> Result<Self, ExecError> {
+        let known = match pairing.level {
+            // Before a device is given up to the pair: measurements are of the devices that the machine has.
+            PairLevel::Tensor => KnownCuts::of(&self)?,
+            PairLevel::Layer => KnownCuts::default(),
+        };
         let mut partner = None;
         for backend in self.backends.iter_mut().filter(|_| lanes == PairLanes::One) {
             partner = partner.or(backend.give_partner(&self.bundle)?);
@@ -98,8 +105,14 @@ impl Loader {
             let devices = facts(&self.soc, &self.backends);
             self.ladder = Ladder::new(self.bundle.manifest(), devices);
         }
+        let setup = PairSetup {
+            pairing,
+            lanes,
+            partner,
+            known,
+        };
         for backend in &mut self.backends {
-            if backend.pair_up(pairing, lanes, partner.clone())? {
+            if backend.pair_up(&setup)? {
                 return Ok(self);
             }
         }

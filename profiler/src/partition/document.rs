@@ -6,7 +6,7 @@
 use heg_spec::{Cut, CutProduct};
 use serde::{Deserialize, Serialize};
 
-use super::PartitionError;
+use super::{CutShape, PartitionError};
 
 /// Revision of the document's content. A reader accepts this revision and older ones.
 pub const PARTITIONS_REVISION: u32 = 1;
@@ -146,6 +146,21 @@ impl SocPartition {
         self.products.iter().find(|found| found.product == product)
     }
 
+    /// Checks that the products are those of a model.
+    ///
+    /// Errors: [`PartitionError::Document`] for one that the model does not have, or not with these rows.
+    pub fn check_products(&self, shapes: &[CutShape]) -> Result<(), PartitionError> {
+        for ProductPartition { product, rows, .. } in &self.products {
+            let of_model = shapes.iter().find(|shape| shape.product == *product);
+            let expected = of_model.map_or(0, |shape| shape.rows);
+            if *rows != expected {
+                let message = format!("expected the model's {expected} rows, found {rows}");
+                return Err(self.wrong(product.name(), message));
+            }
+        }
+        Ok(())
+    }
+
     fn wrong(&self, what: &str, message: String) -> PartitionError {
         PartitionError::Document {
             soc: self.soc.clone(),
@@ -231,6 +246,12 @@ impl ProductPartition {
     pub fn decode(&self, rows: u32) -> Option<&ClassCut> {
         class_of(&self.decode, rows)
     }
+
+    /// The class of a call of devices that take any number of tokens, and are not told what it is a call of: that of an
+    /// iteration if it is short enough for one, else that of a prompt.
+    pub fn call(&self, tokens: u32) -> Option<&ClassCut> {
+        self.decode(tokens).or_else(|| self.prefill(tokens))
+    }
 }
 
 fn class_of(classes: &[ClassCut], tokens: u32) -> Option<&ClassCut> {
@@ -293,6 +314,10 @@ mod tests {
         );
         assert_eq!(down.prefill(65), None);
         assert_eq!(down.decode(1).unwrap().latency_us, 1.0);
+        let cuts = [1, 2, 64, 65].map(|tokens| down.call(tokens).map(|class| &class.cut));
+        let (one, two) = (&down.decode[0].cut, &down.prefill[0].cut);
+        let last = &down.prefill[1].cut;
+        assert_eq!(cuts, [Some(one), Some(two), Some(last), None]);
         assert!(found.soc("y").is_none());
     }
 
@@ -327,6 +352,24 @@ mod tests {
             Partitions::parse(&long),
             Err(PartitionError::TooLong { .. })
         ));
+        let good = Partitions::parse(GOOD).unwrap();
+        let shape = |product, rows| CutShape {
+            product,
+            rows,
+            depth: 64,
+            matrices: 1,
+            unit_rows: 1,
+            row_bytes: 64.0,
+        };
+        let of_model = |shapes: &[CutShape]| good.socs[0].check_products(shapes);
+        let head = shape(CutProduct::Head, 4096);
+        assert_eq!(of_model(&[head, shape(CutProduct::Down, 1024)]), Ok(()));
+        let refused = of_model(&[head, shape(CutProduct::Down, 512)]).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "partition of `x`, down: expected the model's 512 rows, found 1024"
+        );
+        assert!(of_model(&[head]).is_err());
         let twice = Partitions::new(vec![Partitions::parse(GOOD).unwrap().socs.remove(0); 2]);
         assert!(twice.to_text().is_err());
     }

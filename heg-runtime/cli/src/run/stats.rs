@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::{PairStatus, PartStatus, Status};
+use heg_runtime::exec::CutCounts;
 use heg_workload::MechanismUse;
 
 use crate::options::peak_rss_bytes;
@@ -75,6 +76,7 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
     }
     if let Some(pair) = status.pair {
         eprintln!("{}", hand_overs(pair));
+        eprintln!("{}", cuts(pair.cuts));
         if let Some(parts) = pair.parts {
             eprintln!("{}", parts_on_device(parts));
         }
@@ -137,6 +139,7 @@ fn hand_overs(pair: PairStatus) -> String {
         median_ns,
         p99_ns,
         parts: _,
+        cuts: _,
         lost,
     } = pair;
     let lost = lost.map_or(String::new(), |side| {
@@ -145,6 +148,15 @@ fn hand_overs(pair: PairStatus) -> String {
     let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| ns as f64 / 1e3);
     format!(
         "pair   {median_us:>9.1} us  median of {hand_overs} hand-overs, {p99_us:.1} us for 99 in 100{lost}"
+    )
+}
+
+/// Describes what said how two devices share products.
+fn cuts(counts: CutCounts) -> String {
+    let CutCounts { written, online } = counts;
+    let all = written + online;
+    format!(
+        "cuts   {all:>9}     products: {written} as the bundle says, {online} by speeds of this run"
     )
 }
 
@@ -265,10 +277,18 @@ mod tests {
             median_ns: 384,
             p99_ns: 12_288,
             parts: None,
+            cuts: CutCounts {
+                written: 300,
+                online: 20,
+            },
             lost,
         };
         let line = "pair         0.4 us  median of 320 hand-overs, 12.3 us for 99 in 100";
         assert_eq!(hand_overs(pair(None)), line);
+        assert_eq!(
+            cuts(pair(None).cuts),
+            "cuts         320     products: 300 as the bundle says, 20 by speeds of this run"
+        );
         let lost = hand_overs(pair(Some(heg_spec::Side::Second)));
         assert_eq!(lost, format!("{line}; the second device was lost"));
         let parts = PartStatus {

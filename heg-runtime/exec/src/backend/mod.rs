@@ -27,6 +27,7 @@ use crate::batch::{Batch, Coming, GoesOn};
 use crate::error::{ExecError, Loss};
 use crate::form::Form;
 use crate::gpu_examiner::GpuExaminer;
+use crate::known_cuts::KnownCuts;
 use crate::ladder::{DeviceFacts, Rung};
 use crate::mem::{MemoryHome, Scratch};
 use crate::npu::NpuSetup;
@@ -36,7 +37,7 @@ use crate::table::FormTable;
 pub(crate) use runner::{AloneCall, BoundPort, Runner};
 
 pub use gpu::MovedCaches;
-pub use programs::{HandOvers, PairLanes, PairedRoles, Partition, WorkItem};
+pub use programs::{CutCounts, HandOvers, PairLanes, PairedRoles, Partition, WorkItem};
 
 /// Prepares and runs kernels of one kind.
 pub(crate) trait Backend: Send + Sync {
@@ -121,12 +122,7 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Has the roles of NPU and iGPU run kernels together, one of them by a device of another back end if that gave one;
     /// false where it cannot.
-    fn pair_up(
-        &mut self,
-        _: Pairing,
-        _: PairLanes,
-        _: Option<PairPartner>,
-    ) -> Result<bool, ExecError> {
+    fn pair_up(&mut self, _: &PairSetup) -> Result<bool, ExecError> {
         Ok(false)
     }
 
@@ -138,6 +134,16 @@ pub(crate) trait Backend: Send + Sync {
 
 /// The roles that run kernels together in a pair: first and second side.
 pub(crate) const PAIRED_ROLES: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
+
+/// What a pair is made of.
+#[derive(Clone)]
+pub(crate) struct PairSetup {
+    pub(crate) pairing: Pairing,
+    pub(crate) lanes: PairLanes,
+    /// The device that one of the roles is, if it is not a CPU.
+    pub(crate) partner: Option<PairPartner>,
+    pub(crate) known: KnownCuts,
+}
 
 /// A device that computes parts of the products of CPU programs.
 #[derive(Clone)]

@@ -5,7 +5,9 @@
 //! weights.
 
 mod alone;
+mod cut_counts;
 mod form;
+mod informed;
 mod order;
 mod pair;
 mod partition;
@@ -20,16 +22,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
 use heg_cpu::{CpuDevice, Isa, Partner};
-use heg_spec::policy::Pairing;
 use heg_spec::soc::{Device, Programs};
 use heg_spec::{DeviceClass, Soc};
 
 use super::runner::Runner;
-use super::{Backend, Origin, PAIRED_ROLES, PairPartner, Session, SessionRoom};
+use super::{Backend, Origin, PAIRED_ROLES, PairSetup, Session, SessionRoom};
 use crate::error::ExecError;
 use crate::ladder::{DeviceFacts, Rung, RungSource};
 use crate::parts::Parts;
 use crate::soc::device_of;
+pub use cut_counts::CutCounts;
 use form::{ProgramForm, WeightPlace, running};
 pub use pair::{HandOvers, PairLanes, PairedRoles, Partition, WorkItem};
 use placement::placement;
@@ -74,18 +76,13 @@ impl CpuPrograms {
     }
 
     /// Has two roles run kernels together; false where programs do not run in both.
-    fn pair_roles(
-        &mut self,
-        pairing: Pairing,
-        lanes: PairLanes,
-        partner: Option<PairPartner>,
-    ) -> Result<bool, ExecError> {
+    fn pair_roles(&mut self, setup: &PairSetup) -> Result<bool, ExecError> {
         let [Some(first), Some(second)] = PAIRED_ROLES.map(|role| self.of_role.get(&role)) else {
             return Ok(false);
         };
         let programs = [first, second].map(|role| role.programs.clone());
-        let pair = Arc::new(PairedRoles::new(pairing, lanes, programs, partner));
-        if lanes == PairLanes::Two {
+        let pair = Arc::new(PairedRoles::new(setup, programs));
+        if setup.lanes == PairLanes::Two {
             let what = "a pair";
             let devices = [first.device(what)?, second.device(what)?];
             pair.lend(devices.each_ref()).map_err(running(what))?;
@@ -262,13 +259,8 @@ impl Backend for CpuPrograms {
         Ok(Box::new(ProgramsSession::new(self.pair.clone())))
     }
 
-    fn pair_up(
-        &mut self,
-        pairing: Pairing,
-        lanes: PairLanes,
-        partner: Option<PairPartner>,
-    ) -> Result<bool, ExecError> {
-        self.pair_roles(pairing, lanes, partner)
+    fn pair_up(&mut self, setup: &PairSetup) -> Result<bool, ExecError> {
+        self.pair_roles(setup)
     }
 
     fn pair(&self) -> Option<&Arc<PairedRoles>> {

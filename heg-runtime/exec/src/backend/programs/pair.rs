@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use heg_cpu::{CpuDevice, Isa, PairWatch, PartnerSide, Placement};
-use heg_spec::policy::Pairing;
 use heg_spec::soc::Programs;
 use heg_spec::{Cut, DeviceClass, Side};
 
+use super::cut_counts::{CutCounter, CutCounts};
 use super::partition::partition;
 use super::placement::placement;
 use super::role_device::RoleDevice;
-use crate::backend::{PAIRED_ROLES, PairPartner};
+use crate::backend::{PAIRED_ROLES, PairPartner, PairSetup};
 use heg_sched::Class;
 
 pub use heg_cpu::{HandOvers, Partition, WorkItem};
 
 /// Two roles that run kernels together.
 pub struct PairedRoles {
-    pairing: Pairing,
+    setup: PairSetup,
     programs: [Programs; 2],
-    /// The device of another kind that one role is, if it is one.
-    partner: Option<PairPartner>,
+    /// Products that were cut, by what said how.
+    cuts: Arc<CutCounter>,
     /// The state of both as one lane; `None` if each has its own.
     one_lane: Option<OneLane>,
     /// Looks at the pairs that were made, each with the role that is its first side.
@@ -58,24 +58,20 @@ struct Shares {
 
 impl PairedRoles {
     /// For roles that run such programs, but for one that is another device.
-    pub(super) fn new(
-        pairing: Pairing,
-        lanes: PairLanes,
-        programs: [Programs; 2],
-        partner: Option<PairPartner>,
-    ) -> Self {
+    pub(super) fn new(setup: &PairSetup, programs: [Programs; 2]) -> Self {
+        let cuts = Arc::default();
         let one_lane = || OneLane {
             shares: Arc::new(Shares {
-                partition: Mutex::new(partition(pairing.level)),
+                partition: Mutex::new(partition(setup, Side::First, &cuts)),
                 is_background: AtomicBool::new(false),
             }),
             device: Mutex::default(),
         };
         Self {
-            pairing,
-            one_lane: (lanes == PairLanes::One).then(one_lane),
+            one_lane: (setup.lanes == PairLanes::One).then(one_lane),
+            setup: setup.clone(),
             programs,
-            partner,
+            cuts,
             watches: Mutex::default(),
             orders: AtomicU64::new(0),
         }
@@ -83,7 +79,7 @@ impl PairedRoles {
 
     /// The role that is another device, if one is.
     pub(super) fn partner(&self) -> Option<&PairPartner> {
-        self.partner.as_ref()
+        self.setup.partner.as_ref()
     }
 
     /// Announces the class of the launches that follow.
@@ -119,10 +115,7 @@ impl PairedRoles {
     /// The role, by its place in the pair, that was lost in running kernels with the other, if one was: the other runs
     /// what they would have shared.
     pub fn lost_side(&self) -> Option<Side> {
-        let lost = self
-            .partner
-            .as_ref()
-            .filter(|partner| partner.device.is_lost());
+        let lost = self.partner().filter(|partner| partner.device.is_lost());
         if let Some(partner) = lost {
             return Some(side_of(partner.role, Side::First));
         }
@@ -139,7 +132,7 @@ impl PairedRoles {
     /// Times that parts on another device of the pair took beside its work, if it has a clock: their ways there and back;
     /// `None` if both are CPU programs.
     pub fn partner_hand_overs(&self) -> Option<HandOvers> {
-        self.partner.as_ref()?;
+        self.partner()?;
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         let each = watches.iter().map(|(_, watch)| watch.partner_hand_overs());
         each.reduce(|all, others| all.with(&others))
@@ -147,9 +140,12 @@ impl PairedRoles {
 
     /// Parts of products that another device of the pair has computed; 0 if both are CPU programs.
     pub fn partner_parts(&self) -> u64 {
-        self.partner
-            .as_ref()
-            .map_or(0, |partner| partner.device.parts())
+        self.partner().map_or(0, |partner| partner.device.parts())
+    }
+
+    /// Products that were cut at the level of tensors so far, by what said how.
+    pub fn cuts(&self) -> CutCounts {
+        self.cuts.counts()
     }
 
     /// Reactive orders that both ran.
@@ -184,7 +180,7 @@ impl PairedRoles {
     ) -> Result<(), heg_cpu::CpuError> {
         let [first, second] = devices;
         for (role, own, other) in [(Side::First, first, second), (Side::Second, second, first)] {
-            let both = self.both(role, partition(self.pairing.level))?;
+            let both = self.both(role, partition(&self.setup, role, &self.cuts))?;
             own.may_borrow(other, both, self);
         }
         Ok(())
@@ -201,7 +197,7 @@ impl PairedRoles {
             std::mem::swap(&mut first, &mut second);
         }
         let mut sides = [placement(first)?, placement(second)?];
-        let partner = self.partner.as_ref().map(|partner| PartnerSide {
+        let partner = self.partner().map(|partner| PartnerSide {
             side: side_of(partner.role, role),
             partner: Arc::clone(&partner.device),
         });
@@ -216,7 +212,7 @@ impl PairedRoles {
         }
         // Results are the same with any instructions, so both use those of the first.
         let isa = first.isa.unwrap_or_else(Isa::best);
-        let made = CpuDevice::pair(isa, &sides, self.pairing.synchronisation, partition)?;
+        let made = CpuDevice::pair(isa, &sides, self.setup.pairing.synchronisation, partition)?;
         let made = made.with_partner(partner);
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.extend(made.watch().map(|watch| (role, watch)));

@@ -1,19 +1,32 @@
 //! Cuts of kernels between two roles that run them together, at the levels of HeteroLLM §4: whole operators, or parts of
-//! each product as its solver says, for speeds and hand-overs that were measured. CPU programs, and those of a GPU, take any
+//! each product as its solver says: where nothing was known before (`informed`), for speeds and hand-overs that are measured
+//! while orders run. CPU programs, and those of a GPU, take any
 //! number of tokens, so no cut is padded here.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use heg_cpu::{Partition, TILE_OUTPUTS, WorkItem};
 use heg_profiler::partition::{Company, CutPiece, CutRules, CutShape, PairLatencies, solve};
 use heg_spec::policy::PairLevel;
 use heg_spec::{Cut, CutProduct, Side};
 
-/// Returns the partition of work between the sides at a level.
-pub(super) fn partition(level: PairLevel) -> Box<dyn Partition> {
-    match level {
+use super::cut_counts::CutCounter;
+use super::informed::Informed;
+use crate::backend::PairSetup;
+
+/// Returns the partition of work between the sides of a pair, in a device whose first side has that side's role.
+pub(super) fn partition(
+    setup: &PairSetup,
+    first: Side,
+    counter: &Arc<CutCounter>,
+) -> Box<dyn Partition> {
+    match setup.pairing.level {
         PairLevel::Layer => Box::new(ByOperator),
-        PairLevel::Tensor => Box::new(BySolver::default()),
+        PairLevel::Tensor => {
+            let counter = Arc::clone(counter);
+            Box::new(Informed::new(setup.known.clone(), first, counter))
+        }
     }
 }
 
@@ -81,7 +94,7 @@ fn is_near(heads: usize, share: f64) -> bool {
 
 /// Products as the solver says for sides as fast as they were measured, the rest by the same speeds.
 #[derive(Default)]
-struct BySolver {
+pub(super) struct BySolver {
     /// The latest solutions.
     solved: RefCell<Vec<Solved>>,
 }
@@ -93,34 +106,49 @@ struct Solved {
 
 impl BySolver {
     fn solve(product: CutProduct, work: WorkItem) -> Cut {
-        let tokens = number(work.tokens);
-        let shape = CutShape {
-            product,
-            rows: number(work.rows),
-            depth: number(work.columns),
-            matrices: 1,
-            unit_rows: 1,
-            row_bytes: 0.0,
-        };
-        let rules = CutRules {
-            // Programs take any number of tokens.
-            static_tokens: &[tokens],
-            row_step: TILE_ROWS,
-            home: Side::Second,
-            // CPU programs wait for each other at the end of each phase, however it is cut, and another device has its
-            // way there and back beside the work of the other side.
-            hand_over_us: 0.0,
-        };
-        let best = solve(&Times(work), &shape, tokens, rules).ok();
-        best.map_or(Cut::Whole(Side::Second), |best| best.cut)
+        let solved = solve_call(&Times(work), product, work);
+        solved.unwrap_or(Cut::Whole(Side::Second))
     }
+}
+
+/// Solves the cut of a product for sides of which this is known; `None` where it is too little.
+pub(super) fn solve_call(
+    latencies: &impl PairLatencies,
+    product: CutProduct,
+    work: WorkItem,
+) -> Option<Cut> {
+    let tokens = number(work.tokens);
+    let shape = CutShape {
+        product,
+        rows: number(work.rows),
+        depth: number(work.columns),
+        matrices: 1,
+        unit_rows: 1,
+        row_bytes: 0.0,
+    };
+    let rules = CutRules {
+        // Programs take any number of tokens.
+        static_tokens: &[tokens],
+        row_step: TILE_ROWS,
+        home: Side::Second,
+        // CPU programs wait for each other at the end of each phase, however it is cut, and another device has its way
+        // there and back beside the work of the other side.
+        hand_over_us: 0.0,
+    };
+    let best = solve(latencies, &shape, tokens, rules).ok()?;
+    Some(best.cut)
+}
+
+/// The product of some work that a solver cuts; `None` for attention and for steps on single rows.
+pub(super) fn solved_product(work: WorkItem) -> Option<CutProduct> {
+    let is_solved = |product: &CutProduct| *product != CutProduct::Attention;
+    work.product.filter(is_solved)
 }
 
 impl Partition for BySolver {
     fn cut(&self, work: WorkItem) -> Cut {
-        let product = match work.product {
-            Some(product) if product != CutProduct::Attention => product,
-            _ => return ByShare::of(work).cut(work),
+        let Some(product) = solved_product(work) else {
+            return ByShare::of(work).cut(work);
         };
         if let Some(side) = work.alone {
             return Cut::Whole(side);
@@ -178,7 +206,7 @@ impl PairLatencies for Times {
     }
 }
 
-fn number(count: usize) -> u32 {
+pub(super) fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

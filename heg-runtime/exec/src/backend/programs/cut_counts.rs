@@ -1,0 +1,44 @@
+//! Counts of the products that a pair has cut, by what said how.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Products that two devices shared, or that one of them had whole, by what said so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CutCounts {
+    /// The bundle's own partition for the machine.
+    pub written: u64,
+    /// Speeds that were measured while orders ran.
+    pub online: u64,
+}
+
+/// What says how a product is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CutSource {
+    Written,
+    Online,
+}
+
+/// Counts while devices run.
+#[derive(Debug, Default)]
+pub(super) struct CutCounter {
+    written: AtomicU64,
+    online: AtomicU64,
+}
+
+impl CutCounter {
+    pub(super) fn count(&self, source: CutSource) {
+        let counted = match source {
+            CutSource::Written => &self.written,
+            CutSource::Online => &self.online,
+        };
+        counted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn counts(&self) -> CutCounts {
+        let read = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
+        CutCounts {
+            written: read(&self.written),
+            online: read(&self.online),
+        }
+    }
+}

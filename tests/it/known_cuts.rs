@@ -1,0 +1,200 @@
+//! The cuts of a pair that were known before it ran: the partition that the compiler solved for the machine and the bundle
+//! carries. It is executed, says so in numbers, and changes no bit of an answer.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use heg_artifacts::Bundle;
+use heg_compiler::{CompileOptions, Silent, Target, compile};
+use heg_profiler::partition::Partitions;
+use heg_runtime::engine::{Engine, EngineOptions};
+use heg_runtime::exec::{Executor, ExecutorOptions, PairLanes, PairedRoles};
+use heg_sched::{Class, Logits, Switching, chunks};
+use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
+use heg_spec::{Soc, Source, shipped};
+use heg_tests::roles::{drop_unused, loader, rewrite};
+use heg_tests::{Workbench, executor, fixture};
+
+use crate::pair::{answer, prompt};
+
+const OPTIONS: ExecutorOptions = ExecutorOptions {
+    chunk_tokens: 96,
+    batch: 2,
+    loader_threads: 1,
+    switching: Switching::Resident,
+};
+
+/// `host-pair`, with data sheets: the first side multiplies `times` as fast as the second, and has static sizes up to 64
+/// tokens.
+fn machine(times: f64) -> Soc {
+    let device = |class: &str, flops_per_sec: f64| {
+        format!(
+            "(class: {class}, programs: (activations: I8, threads: Some(1)), openvino: \"CPU\", \
+             peaks: (flops_per_sec: {flops_per_sec}, source: \"a test\")),"
+        )
+    };
+    let text = format!(
+        "(name: \"two-threads\", dram: (bytes_per_sec: 1e10, source: \"a test\"), devices: [{}{}], pair: (first: 0, \
+         second: 1, bytes_per_sec: 1e10, row_step: 16, static_tokens: [32, 64], \
+         fast: (prefill_us: 0, decode_us: 0, copy_us: 0), plain: (prefill_us: 0, decode_us: 0, copy_us: 0), \
+         source: \"a test\"))",
+        device("Npu", 1e10 * times),
+        device("Igpu", 1e10)
+    );
+    let source = Source {
+        file: "two-threads.ron",
+        text: &text,
+    };
+    Soc::parse(source).unwrap()
+}
+
+/// Compiles `tiny-agent` with partitions for machines.
+fn compiled(workbench: &Workbench, socs: Vec<Soc>) -> PathBuf {
+    let target = Target::read(&fixture("tiny-agent")).unwrap();
+    let places = workbench.places("shared");
+    let options = CompileOptions {
+        partitions: socs,
+        ..CompileOptions::default()
+    };
+    compile(&target, &places, &options, &Silent).unwrap();
+    places.bundle
+}
+
+fn pair(bundle: &Path, soc: &Soc) -> (Executor, Arc<PairedRoles>) {
+    let pairing = Pairing {
+        level: PairLevel::Tensor,
+        synchronisation: Synchronisation::Fast,
+    };
+    let loader = loader(bundle, soc).paired(pairing, PairLanes::One).unwrap();
+    let roles = Arc::clone(loader.pair().unwrap());
+    (Executor::new(loader, OPTIONS).unwrap(), roles)
+}
+
+/// Bits of the logits of a prompt in chunks, and of a few tokens behind it.
+fn logits(executor: &mut Executor, tokens: u32) -> Vec<u32> {
+    let prompt = prompt(tokens);
+    let mut sequence = executor.sequence().unwrap();
+    let mut bits = Vec::new();
+    for range in chunks(prompt.len(), OPTIONS.chunk_tokens) {
+        let row = executor.prefill(&mut sequence, &prompt[range], Logits::LastRows);
+        bits.extend(row.unwrap().iter().map(|logit| logit.to_bits()));
+    }
+    for token in [3, 5] {
+        let row = executor.decode(&mut [&mut sequence], &[token]).unwrap();
+        bits.extend(row.iter().map(|logit| logit.to_bits()));
+    }
+    bits
+}
+
+#[test]
+fn the_partition_of_the_bundle_is_executed() {
+    let workbench = Workbench::new().unwrap();
+    let soc = machine(3.0);
+    let bundle = compiled(&workbench, vec![soc.clone()]);
+    let mut alone = executor(&bundle, "host-cpu", OPTIONS.chunk_tokens).unwrap();
+    let (mut both, roles) = pair(&bundle, &soc);
+    // Every call has a class, and is too early to be tried on one side alone.
+    assert!(logits(&mut both, 64) == logits(&mut alone, 64));
+    let counts = roles.cuts();
+    assert!(counts.written > 0, "{counts:?}");
+    assert_eq!(counts.online, 0, "{counts:?}");
+    // A chunk of 70 tokens has more than the largest class.
+    assert!(logits(&mut both, 70) == logits(&mut alone, 70));
+    let longer = roles.cuts();
+    assert!(
+        longer.online > 0 && longer.written > counts.written,
+        "{longer:?}"
+    );
+    assert_eq!(roles.lost_side(), None);
+    // The bundle says nothing of another machine.
+    let (mut other, roles) = pair(&bundle, &shipped::soc("host-pair").unwrap());
+    assert!(logits(&mut other, 64) == logits(&mut alone, 64));
+    assert_eq!(roles.cuts().written, 0);
+    assert_eq!(roles.cuts().online, counts.written);
+}
+
+#[test]
+fn whatever_a_partition_says_answers_are_those_of_one_device() {
+    let workbench = Workbench::new().unwrap();
+    // Cuts by rows and by tokens, and products that stay whole on either side.
+    for times in [0.01, 0.7, 5.0, 200.0] {
+        let soc = machine(times);
+        let bundle = compiled(&workbench, vec![soc.clone()]);
+        let mut alone = executor(&bundle, "host-cpu", OPTIONS.chunk_tokens).unwrap();
+        let (mut both, roles) = pair(&bundle, &soc);
+        for tokens in [1, 17, 33, 64, 150] {
+            assert!(
+                logits(&mut both, tokens) == logits(&mut alone, tokens),
+                "{times}, {tokens}"
+            );
+        }
+        assert!(roles.cuts().written > 0, "{times}");
+        assert_eq!(roles.lost_side(), None);
+    }
+}
+
+/// As one lane, and as two of which one takes the other's device.
+#[test]
+fn an_engine_tells_what_said_how_products_were_cut() {
+    let workbench = Workbench::new().unwrap();
+    let soc = machine(3.0);
+    let bundle = compiled(&workbench, vec![soc.clone()]);
+    let alone = crate::pair::engine(&bundle, "host-roles", "agent-xpu");
+    let prompt = prompt(60);
+    let expected = answer(&alone, Class::Reactive, &prompt);
+    for policy in ["heterollm-tensor", "agent-xpu-pair", "heterollm-layer"] {
+        let policy = shipped::policy(policy).unwrap();
+        let name = policy.name.clone();
+        let engine =
+            Engine::start(loader(&bundle, &soc), policy, EngineOptions::default()).unwrap();
+        assert_eq!(
+            answer(&engine, Class::Reactive, &prompt),
+            expected,
+            "{name}"
+        );
+        let cuts = engine.status().unwrap().pair.unwrap().cuts;
+        // Whole operators are nobody's to cut.
+        assert_eq!(
+            cuts.written > 0,
+            name != "heterollm-layer",
+            "{name}: {cuts:?}"
+        );
+    }
+}
+
+#[test]
+fn a_partition_of_another_model_is_refused() {
+    let workbench = Workbench::new().unwrap();
+    let soc = machine(3.0);
+    let bundle = compiled(&workbench, vec![soc.clone()]);
+    let refused = |name: &str, change: fn(&mut Partitions) -> String| {
+        let open = Bundle::open(&bundle).unwrap();
+        let text = open
+            .section_copy(open.manifest().partitions.unwrap())
+            .unwrap();
+        let mut document = Partitions::parse(std::str::from_utf8(&text).unwrap()).unwrap();
+        let text = change(&mut document);
+        let changed = rewrite(&workbench, &bundle, name, |manifest, store| {
+            let section = store.put_bytes(text.as_bytes()).unwrap();
+            manifest.partitions = Some(section.id);
+            manifest.sections.push(section);
+            drop_unused(manifest);
+        });
+        let policy = shipped::policy("heterollm-tensor").unwrap();
+        let started = Engine::start(loader(&changed, &soc), policy, EngineOptions::default());
+        let error = started.map(|_| ()).unwrap_err();
+        heg_tests::chain(&error, workbench.folder())
+    };
+    let other = refused("other", |document| {
+        document.socs[0].products[0].rows += 16;
+        document.to_text().unwrap()
+    });
+    assert!(other.contains("expected the model's"), "{other}");
+    let broken = refused("broken", |document| {
+        document
+            .to_text()
+            .unwrap()
+            .replacen("revision:1", "revision:0", 1)
+    });
+    assert!(broken.contains("revision 0 is unknown"), "{broken}");
+}

@@ -1,17 +1,24 @@
-//! The cuts of a pair that were known before it ran: the partition that the compiler solved for the machine and the bundle
-//! carries. It is executed, says so in numbers, and changes no bit of an answer.
+//! The cuts of a pair that were known before it ran: pieces of products that were measured on its devices, and the partition
+//! that the compiler solved for the machine and the bundle carries. Either is executed, says so in numbers, and changes no
+//! bit of an answer.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use heg_artifacts::Bundle;
 use heg_compiler::{CompileOptions, Silent, Target, compile};
-use heg_profiler::partition::Partitions;
+use heg_files::OwnFolder;
+use heg_profiler::measure::{Profile, measure_pieces};
+use heg_profiler::partition::{Company, Partitions};
+use heg_runtime::Loaded;
 use heg_runtime::engine::{Engine, EngineOptions};
-use heg_runtime::exec::{Executor, ExecutorOptions, PairLanes, PairedRoles};
+use heg_runtime::exec::{Executor, ExecutorOptions, Loader, PairLanes, PairedRoles};
+use heg_runtime::profile::file::ProfileFile;
+use heg_runtime::profile::{BundlePair, Extent, identities};
 use heg_sched::{Class, Logits, Switching, chunks};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
-use heg_spec::{Soc, Source, shipped};
+use heg_spec::{CutProduct, Side, Soc, Source, shipped};
 use heg_tests::roles::{drop_unused, loader, rewrite};
 use heg_tests::{Workbench, executor, fixture};
 
@@ -61,11 +68,15 @@ fn compiled(workbench: &Workbench, socs: Vec<Soc>) -> PathBuf {
 }
 
 fn pair(bundle: &Path, soc: &Soc) -> (Executor, Arc<PairedRoles>) {
+    paired(loader(bundle, soc))
+}
+
+fn paired(loader: Loader) -> (Executor, Arc<PairedRoles>) {
     let pairing = Pairing {
         level: PairLevel::Tensor,
         synchronisation: Synchronisation::Fast,
     };
-    let loader = loader(bundle, soc).paired(pairing, PairLanes::One).unwrap();
+    let loader = loader.paired(pairing, PairLanes::One).unwrap();
     let roles = Arc::clone(loader.pair().unwrap());
     (Executor::new(loader, OPTIONS).unwrap(), roles)
 }
@@ -197,4 +208,84 @@ fn a_partition_of_another_model_is_refused() {
             .replacen("revision:1", "revision:0", 1)
     });
     assert!(broken.contains("revision 0 is unknown"), "{broken}");
+}
+
+/// Measures the pieces of a bundle's products on a machine, as `heg profile` does, and keeps them in a folder.
+fn measured(bundle: &Path, soc: &Soc, folder: &Path) -> Profile {
+    let loaded = Loaded::open(bundle).unwrap();
+    let extent = Extent {
+        chunk_tokens: 64,
+        batch: 4,
+        ..Extent::default()
+    };
+    let loader = loaded.loader(soc).unwrap();
+    let devices = identities(&loader);
+    let mut pair = BundlePair::new(loader, extent).unwrap().unwrap();
+    let pieces = measure_pieces(&mut pair, BundlePair::ROW_STEP, Duration::ZERO).unwrap();
+    let manifest_id = loaded.bundle().manifest_id();
+    let mut profile = Profile::new(manifest_id, &soc.name, devices.clone());
+    profile.pieces = pieces.tables();
+    let cache = OwnFolder::create(folder).unwrap();
+    ProfileFile::kept(&cache, loaded.bundle(), &devices)
+        .write(&profile)
+        .unwrap();
+    profile
+}
+
+#[test]
+fn pieces_that_were_run_say_how_products_are_cut() {
+    let workbench = Workbench::new().unwrap();
+    let soc = machine(3.0);
+    let bundle = compiled(&workbench, vec![soc.clone()]);
+    let folder = tempfile::tempdir().unwrap();
+    let profile = measured(&bundle, &soc, folder.path());
+    // Each of five products whole on either side, and shared, by both.
+    let whole_and_parts = |side, company| {
+        let tables = profile.pieces.iter();
+        let mut products: Vec<_> = tables
+            .filter(|it| (it.side, it.company) == (side, company))
+            .map(|it| it.product)
+            .collect();
+        products.sort();
+        products
+    };
+    let products = [
+        CutProduct::Qkv,
+        CutProduct::Out,
+        CutProduct::GateUp,
+        CutProduct::Down,
+        CutProduct::Head,
+    ];
+    for side in [Side::First, Side::Second] {
+        for company in [Company::Alone, Company::Beside] {
+            assert_eq!(
+                whole_and_parts(side, company),
+                products,
+                "{side}, {company:?}"
+            );
+        }
+    }
+    let mut alone = executor(&bundle, "host-cpu", OPTIONS.chunk_tokens).unwrap();
+    let cached = |soc: &Soc| {
+        let cache = OwnFolder::create(folder.path()).unwrap();
+        paired(loader(&bundle, soc).with_cache(cache))
+    };
+    let (mut both, roles) = cached(&soc);
+    // Too early for products to be tried on one side alone.
+    assert!(logits(&mut both, 64) == logits(&mut alone, 64));
+    let counts = roles.cuts();
+    assert!(counts.measured > 0, "{counts:?}");
+    assert_eq!((counts.written, counts.online), (0, 0));
+    for tokens in [1, 17, 96] {
+        assert!(
+            logits(&mut both, tokens) == logits(&mut alone, tokens),
+            "{tokens}"
+        );
+    }
+    assert_eq!(roles.cuts().written, 0);
+    assert_eq!(roles.lost_side(), None);
+    // A machine of the same devices and another name was not measured.
+    let (mut other, roles) = cached(&shipped::soc("host-pair").unwrap());
+    assert!(logits(&mut other, 17) == logits(&mut alone, 17));
+    assert_eq!(roles.cuts().measured, 0);
 }

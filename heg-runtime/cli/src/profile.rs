@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use heg_profiler::measure::{self, Case, MeasurementPlan, Profile, Report, Watch};
+use heg_profiler::measure::{
+    self, Case, MeasurementPlan, PairSubject, Profile, Report, SolvedPieces, Watch,
+};
 use heg_profiler::predict::{Check, PredictionSource};
 use heg_runtime::profile::file::ProfileFile;
-use heg_runtime::profile::{BundleSubject, Extent, identities};
+use heg_runtime::profile::{BundlePair, BundleSubject, Extent, identities};
 use heg_runtime::{ExecError, Loaded, read_soc, verified};
 use serde_json::json;
 
@@ -81,12 +83,23 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         ..Extent::default()
     };
     let mut subject = BundleSubject::new(loader, extent);
-    let (profile, check) = measure_all(arguments, &mut subject, known, &kept)?;
+    let (mut profile, check) = measure_all(arguments, &mut subject, known, &kept)?;
+    let pair = BundlePair::new(loaded.loader(&soc)?, extent)?;
+    let solved = match pair {
+        Some(pair) => pieces(arguments, pair, &mut profile, &kept)?,
+        None => Vec::new(),
+    };
     if let Some(cache) = &cache {
         verified::remember(bundle, cache)?;
     }
     let report = Report::new(measure::Subject::cases(&subject), &profile);
-    print(arguments, kept.path(), &report, check.as_ref())?;
+    let measured = Measured {
+        report,
+        check,
+        pieces: solved,
+    };
+    print(arguments, kept.path(), &measured)?;
+    let Measured { check, .. } = measured;
     match check {
         Some(check) if !check.passes() => Err(Finding {
             message: "predictions are further off than the bounds".to_owned(),
@@ -118,12 +131,59 @@ fn measure_all(
     Ok((profile, check))
 }
 
-fn print(
+/// Measures the pieces of products on two devices that share them, if they are not measured yet. Returns the cuts that they
+/// give.
+fn pieces(
     arguments: &Arguments,
-    kept: &Path,
-    report: &Report,
-    check: Option<&Check>,
-) -> anyhow::Result<()> {
+    mut pair: BundlePair,
+    profile: &mut Profile,
+    kept: &ProfileFile,
+) -> Result<Vec<SolvedPieces>, ExecError> {
+    let step = BundlePair::ROW_STEP;
+    if profile.pieces.is_empty() {
+        let budget = Duration::from_secs(arguments.budget) / PIECES_SHARE;
+        profile.pieces = measure::measure_pieces(&mut pair, step, budget)?.tables();
+        kept.write(profile)?;
+    }
+    Ok(SolvedPieces::of(pair.kernels(), &profile.pieces, step))
+}
+
+/// What the command found.
+struct Measured {
+    report: Report,
+    check: Option<Check>,
+    pieces: Vec<SolvedPieces>,
+}
+
+/// A table of the cuts that measured pieces give; empty if there are none.
+fn table(pieces: &[SolvedPieces]) -> String {
+    let ms = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{:.3}", us / 1e3));
+    let line = |it: &SolvedPieces| {
+        format!(
+            "{:<10} {:>6}  {:<26} {:>9} {:>9} {:>9}\n",
+            it.product,
+            it.tokens,
+            it.cut,
+            ms(Some(it.latency_us)),
+            ms(it.first_us),
+            ms(it.second_us),
+        )
+    };
+    let head = "\nproduct    tokens  shared by both              cut, ms     first    second\n";
+    let lines: String = pieces.iter().map(line).collect();
+    match lines.is_empty() {
+        true => lines,
+        false => format!("{head}{lines}"),
+    }
+}
+
+fn print(arguments: &Arguments, kept: &Path, measured: &Measured) -> anyhow::Result<()> {
+    let Measured {
+        report,
+        check,
+        pieces,
+    } = measured;
+    let check = check.as_ref();
     let mut out = std::io::stdout().lock();
     if arguments.json {
         let errors = check.and_then(|check| check.errors(None, PredictionSource::Predicted));
@@ -135,11 +195,11 @@ fn print(
                 "passes": check.passes(),
             })
         });
-        let object = json!({ "profile": kept, "report": report, "check": check });
+        let object = json!({ "profile": kept, "report": report, "check": check, "pieces": pieces });
         writeln!(out, "{object}")?;
         return Ok(());
     }
-    write!(out, "{report}")?;
+    write!(out, "{report}{}", table(pieces))?;
     if let Some(check) = check {
         write!(out, "\n{check}")?;
     }
@@ -172,3 +232,31 @@ fn clear_line() {
 
 /// Number of calls per kernel that are checked: enough for a 95th percentile. Chosen.
 const CHECKED_CALLS: u32 = 24;
+
+/// Part of the budget for pieces of products: three quarters are the kernels'. Chosen.
+const PIECES_SHARE: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use heg_spec::{Cut, CutProduct};
+
+    use super::*;
+
+    #[test]
+    fn cuts_are_told_beside_what_either_device_takes_alone() {
+        let pieces = [SolvedPieces {
+            product: CutProduct::GateUp,
+            tokens: 256,
+            cut: Cut::Rows { first: 704 },
+            latency_us: 1250.0,
+            first_us: Some(2400.0),
+            second_us: None,
+        }];
+        let expected = "
+product    tokens  shared by both              cut, ms     first    second
+gate-up       256  704 rows on the first          1.250     2.400         -
+";
+        assert_eq!(table(&pieces), expected);
+        assert_eq!(table(&[]), "");
+    }
+}

@@ -17,6 +17,7 @@ use crate::kernel::CpuKernel;
 use crate::listed::{ListedOrder, ListedPhase};
 use crate::memory::Scratch;
 use crate::pace::{IdleSide, Pace, PaceKey};
+use crate::part_clock::{PartClock, PartTimes};
 use crate::partner::{PARTNER_STEP, PartnerSide};
 use crate::placement::Placement;
 use crate::pool::{Crew, PairWatch, Pool, Taken};
@@ -50,6 +51,8 @@ pub struct CpuDevice {
     pace: Pace,
     /// Finds the products that one side of a pair does faster alone.
     solo_tuner: SoloTuner,
+    /// Times of parts, for a partition that is told.
+    clock: PartClock,
     /// The running order.
     listed: ListedOrder,
     /// Attention steps that the threads have memory for.
@@ -169,6 +172,7 @@ impl CpuDevice {
             partner: None,
             pace: Pace::default(),
             solo_tuner: SoloTuner::default(),
+            clock: PartClock::default(),
             listed: ListedOrder::default(),
             attended: Vec::new(),
         })
@@ -223,6 +227,7 @@ impl CpuDevice {
             self.make_room(kernel, call.rows)?;
         }
         self.list(order)?;
+        self.start_clock();
         let scratch = Address(self.scratch.as_ptr());
         let is_pair = self.partition.is_some();
         let partner = self.partner_side();
@@ -251,8 +256,9 @@ impl CpuDevice {
             let begin = is_pair.then(Instant::now);
             let ran = execution.run(taken, phase)?;
             if let Some(begin) = begin {
-                let own = usize::from(taken.thread >= self.crews[0]);
-                self.pace.note(SIDES[own], &phase, ran, begin.elapsed());
+                let own = SIDES[usize::from(taken.thread >= self.crews[0])];
+                self.pace.note(own, &phase, ran, begin.elapsed());
+                self.clock.note(taken.phase, taken.side, own, begin);
                 if let Some((watch, busy)) = watch.as_ref().zip(ran.busy) {
                     watch.note_partner(begin.elapsed().saturating_sub(busy));
                 }
@@ -272,12 +278,7 @@ impl CpuDevice {
             return Err(error);
         }
         if is_pair {
-            let idle = match self.partner {
-                Some(_) => IdleSide::IsForgotten,
-                None => IdleSide::IsKept,
-            };
-            self.pace.learn(idle);
-            self.tune_solo(ran);
+            self.learn(ran);
         }
         Ok(self.listed.calls_in(ran))
     }
@@ -326,6 +327,38 @@ impl CpuDevice {
             self.listed.add(&execution, &mut divide, is_followed)?;
         }
         Ok(())
+    }
+
+    /// Learns from the first `ran` phases of an order, and tells the partition of them.
+    fn learn(&mut self, ran: usize) {
+        let idle = match self.partner {
+            Some(_) => IdleSide::IsForgotten,
+            None => IdleSide::IsKept,
+        };
+        self.pace.learn(idle);
+        self.tune_solo(ran);
+        self.tell(ran);
+    }
+
+    /// Starts the clock of parts, if the partition is told of them.
+    fn start_clock(&mut self) {
+        let is_told = self.partition.as_ref().is_some_and(|it| it.is_told());
+        let phases = if is_told { self.listed.len() } else { 0 };
+        self.clock.start(phases);
+    }
+
+    /// Tells the partition how long the parts of products in the first `ran` phases took.
+    fn tell(&self, ran: usize) {
+        let Some(partition) = self.partition.as_ref().filter(|it| it.is_told()) else {
+            return;
+        };
+        for number in 0..ran {
+            let product = self.listed.phase(number).ok();
+            let product = product.and_then(|(phase, _)| phase.product);
+            if let (Some(product), Some(of_side)) = (product, self.clock.of_phase(number)) {
+                partition.ran(PartTimes { product, of_side });
+            }
+        }
     }
 
     /// Passes the durations of the first `ran` phases to the tuner.

@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use heg_spec::{Cut, CutProduct, Side};
 
+use crate::part_clock::PartTimes;
+
 /// One product, attention or row step, before it is divided between the sides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkItem {
@@ -34,6 +36,14 @@ pub struct WorkItem {
 pub trait Partition: Send {
     /// Chooses the cut of `work`. Steps on single rows have no output rows: a cut by rows gives them to the first side.
     fn cut(&self, work: WorkItem) -> Cut;
+
+    /// Whether it is told how long parts took. That costs two looks at the clock for each piece.
+    fn is_told(&self) -> bool {
+        false
+    }
+
+    /// Is told how long the sides took for a product of an order that ran.
+    fn ran(&self, _: PartTimes) {}
 }
 
 /// A divided phase: the first side has the first outputs of the first tokens, the second everything else.

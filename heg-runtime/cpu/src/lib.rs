@@ -20,6 +20,7 @@ mod listed;
 #[allow(unsafe_code, reason = "rows in memory that others own")]
 mod memory;
 mod pace;
+mod part_clock;
 mod partner;
 mod placement;
 mod platform;
@@ -41,6 +42,7 @@ pub use error::CpuError;
 pub use heg_spec::{Activations, Isa};
 pub use kernel::CpuKernel;
 pub use memory::ProgramRows;
+pub use part_clock::PartTimes;
 pub use partner::{
     PARTNER_STEP, Partner, PartnerArea, PartnerFailure, PartnerKernel, PartnerMemory,
     PartnerProduct, PartnerSide,

@@ -136,6 +136,11 @@ impl ListedOrder {
         end
     }
 
+    /// Number of phases.
+    pub(crate) fn len(&self) -> usize {
+        self.phases.len()
+    }
+
     /// A phase of the order, and its call.
     pub(crate) fn phase(&self, number: usize) -> Result<(ListedPhase, &ListedCall), Bug> {
         let phase = self.phases.get(number);

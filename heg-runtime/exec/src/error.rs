@@ -167,6 +167,9 @@ pub enum ExecError {
         /// The cause.
         source: heg_profiler::measure::ProfileError,
     },
+    /// Measured latencies of parts of products that none are.
+    #[error("cannot use what was measured of products on two devices")]
+    PieceTable(#[from] heg_profiler::predict::TableError),
     /// A profile cannot be read or written.
     #[error("cannot read or write profile `{path}`", path = path.display())]
     ProfileFile {
@@ -303,6 +306,7 @@ impl ExecError {
             | Self::Launch { .. }
             | Self::Tree
             | Self::Abandoned
+            | Self::PieceTable(_)
             | Self::Bug(_) => ExitStatus::Bug,
         }
     }

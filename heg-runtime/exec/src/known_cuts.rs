@@ -1,14 +1,18 @@
-//! What is known of a pair's cuts before anything runs: the partition that the compiler solved and a bundle carries.
+//! What is known of a pair's cuts before anything runs: pieces of products that `heg profile` ran on its devices, and the
+//! partition that the compiler solved and a bundle carries.
 
 use heg_artifacts::Bundle;
-use heg_profiler::partition::{Partitions, SocPartition, products};
+use heg_profiler::partition::{MeasuredPair, Partitions, SocPartition, products};
 
 use crate::error::ExecError;
 use crate::loader::Loader;
+use crate::profile::{file::load_profile, identities};
 
 /// What says how a pair shares products, before anything runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownCuts {
+    /// Latencies of pieces, measured on these devices.
+    pub(crate) measured: Option<MeasuredPair>,
     /// The bundle's own partition for the machine.
     pub(crate) written: Option<SocPartition>,
 }
@@ -21,9 +25,19 @@ impl KnownCuts {
     /// [`ExecError::Section`], [`ExecError::Partition`].
     pub(crate) fn of(loader: &Loader) -> Result<Self, ExecError> {
         Ok(Self {
+            measured: measured(loader),
             written: written(loader.bundle(), &loader.soc().name)?,
         })
     }
+}
+
+/// Returns what a profile in the cache folder has of pieces. A profile that cannot be read is ignored, as it is for costs:
+/// `heg profile` reports what is wrong with it.
+fn measured(loader: &Loader) -> Option<MeasuredPair> {
+    let profile = load_profile(loader.cache()?, loader.bundle(), &identities(loader));
+    let profile = profile.ok().flatten()?;
+    let is_of_machine = profile.soc == loader.soc().name && !profile.pieces.is_empty();
+    is_of_machine.then(|| MeasuredPair::of_tables(&profile.pieces))
 }
 
 /// Returns the bundle's partition for the machine `soc`, if it has one.

@@ -9,6 +9,7 @@ mod annotate;
 mod check;
 mod contention;
 mod grid;
+mod pieces;
 mod profile;
 mod report;
 mod session;
@@ -17,6 +18,7 @@ mod settle;
 mod synthetic;
 
 pub use check::check;
+pub use pieces::{PairKernel, PairSubject, PieceTimes, SolvedPieces, measure_pieces};
 pub use profile::{
     DeviceIdentity, DeviceProfile, PROFILE_BYTES_MAX, PROFILE_REVISION, Profile, ProfileError,
     VariantProfile,

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Case;
 use crate::annotation::Contention;
 use crate::model::{DevicePeaks, RawDevicePeaks};
+use crate::partition::PieceTable;
 use crate::predict::{Calibrated, LatencyTable};
 
 /// Revision of the file's content. A reader accepts this revision and older ones.
@@ -38,6 +39,10 @@ pub struct Profile {
     /// Slowdown of devices beside each other; empty for a single device, and before it is measured.
     #[serde(default)]
     pub contention: Vec<Contention>,
+    /// Latencies of pieces of products on two of the devices that share them; empty where no two do, and before they are
+    /// measured.
+    #[serde(default)]
+    pub pieces: Vec<PieceTable>,
 }
 
 /// The properties of a device on which latencies depend.
@@ -157,6 +162,7 @@ impl Profile {
             soc: soc.to_owned(),
             devices: devices.into_iter().map(device).collect(),
             contention: Vec::new(),
+            pieces: Vec::new(),
         }
     }
 
@@ -298,7 +304,12 @@ impl Profile {
         }
         let cells = self.contention.iter();
         let cells = cells.map(|cell| format!("{:?} beside {:?}", cell.subject(), cell.neighbour()));
-        check_unique("contention", cells)
+        check_unique("contention", cells)?;
+        let pieces = self.pieces.iter().map(|piece| {
+            let (side, company) = (piece.side, piece.company);
+            format!("{} of the {side} device, {company:?}", piece.product)
+        });
+        check_unique("pieces", pieces)
     }
 }
 

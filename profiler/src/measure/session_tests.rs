@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{Binding, ShapeClass};
+use heg_spec::{CutProduct, Side};
 
 use super::*;
 use crate::annotation::Regime;
 use crate::measure::synthetic::{self, BESIDE_FACTOR, Disturbance, Synthetic};
 use crate::measure::{DeviceIdentity, Report, check};
+use crate::partition::{Company, PieceTable};
 
 /// Noise of 2 %, one outlier in twenty runs, and a neighbour that is busy a fifth of the time.
 fn realistic() -> Disturbance {
@@ -235,12 +237,36 @@ fn static_variants_are_predicted_from_their_neighbours() {
     assert_eq!(sizes, [32, 64, 128]);
 }
 
+/// A profile of a kernel, and of pieces of a product.
+fn with_pieces() -> Profile {
+    let mut subject = subject(two_kernels()[..1].to_vec());
+    let mut profile = measured(&mut subject);
+    let piece = |side, company, entries: &[_]| PieceTable {
+        product: CutProduct::Down,
+        side,
+        company,
+        table: LatencyTable::try_from(entries.to_vec()).unwrap(),
+    };
+    profile.pieces = vec![
+        piece(Side::First, Company::Alone, &[(9, 512, 100.5)]),
+        piece(
+            Side::First,
+            Company::Beside,
+            &[(9, 128, 30.0), (9, 256, 57.25)],
+        ),
+    ];
+    profile
+}
+
 #[test]
 fn a_profile_is_read_as_it_was_written() {
-    let mut subject = subject(two_kernels()[..1].to_vec());
-    let profile = measured(&mut subject);
+    let profile = with_pieces();
     let text = profile.to_text().unwrap();
     assert_eq!(Profile::parse(&text).unwrap(), profile);
+    // Older files have none.
+    let without = text.split(" pieces: [").next().unwrap();
+    let older = Profile::parse(&format!("{without})")).unwrap();
+    assert!(older.pieces.is_empty() && older.devices == profile.devices);
     insta::assert_snapshot!(text);
 }
 
@@ -267,9 +293,7 @@ fn another_bundle_or_device_is_refused() {
 
 #[test]
 fn nonsense_is_no_profile() {
-    let text = measured(&mut subject(two_kernels()[..1].to_vec()))
-        .to_text()
-        .unwrap();
+    let text = with_pieces().to_text().unwrap();
     let refused = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
         Profile::parse(&text.replacen(from, to, 1))
@@ -287,6 +311,10 @@ fn nonsense_is_no_profile() {
             refused(entry, "(1, 0, -"),
             refused(entry, "(77, 0, "),
             refused(variant, &format!("{variant}{variant}")),
+            refused("company: Beside", "company: Alone"),
+            refused("company: Beside", "company: Between"),
+            refused("(9, 256, ", "(9, 128, "),
+            refused("57.3", "inf"),
             Profile::parse("").unwrap_err().to_string(),
             Profile::parse(&" ".repeat(super::super::PROFILE_BYTES_MAX + 1))
                 .unwrap_err()

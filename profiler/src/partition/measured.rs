@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use heg_spec::{CutProduct, Side};
+use heg_spec::{Cut, CutProduct, Side};
+use serde::{Deserialize, Serialize};
 
 use super::{Company, CutPiece, CutShape, PairLatencies};
 use crate::predict::{CallShape, LatencyTable, TableError};
 
-/// A piece to measure.
+/// A piece that was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PairShape {
     /// The whole product.
@@ -25,39 +26,56 @@ pub struct PairShape {
     pub company: Company,
 }
 
-/// The pieces that a table is made of: of each product an eighth of its rows, a quarter and so on to all, over each of
-/// `tokens`, by both devices, alone and beside the rest.
-pub fn pair_shapes(shapes: &[CutShape], tokens: &[u32], row_step: u32) -> Vec<PairShape> {
-    let mut found = Vec::new();
-    for shape in shapes {
-        let step = shape.row_step(row_step);
-        let mut sizes: Vec<u32> = [1_u32, 2, 3, 4, 6]
-            .map(|eighths| (shape.rows / 8).saturating_mul(eighths) / step * step)
-            .into_iter()
-            .filter(|rows| *rows > 0 && *rows < shape.rows)
-            .collect();
-        sizes.push(shape.rows);
-        sizes.dedup();
-        for side in [Side::First, Side::Second] {
-            for (rows, tokens) in sizes
-                .iter()
-                .flat_map(|rows| tokens.iter().map(move |c| (*rows, *c)))
-            {
-                let companies = match rows == shape.rows {
-                    true => &[Company::Alone][..],
-                    false => &[Company::Alone, Company::Beside],
-                };
-                found.extend(companies.iter().map(|company| PairShape {
-                    shape: *shape,
-                    side,
-                    rows,
-                    tokens,
-                    company: *company,
-                }));
-            }
-        }
-    }
-    found
+/// The cuts whose pieces a table is made of: the whole product on either device, and an eighth of its rows on the first and
+/// the rest on the second, a quarter, and so on. Those are all that a solver asks for, of devices that take any number of
+/// tokens.
+pub fn pair_cuts(shape: &CutShape, row_step: u32) -> Vec<Cut> {
+    let step = shape.row_step(row_step);
+    let eighths = (1..8).map(|eighths| {
+        let rows = u64::from(shape.rows) * eighths / 8;
+        u32::try_from(rows).unwrap_or(u32::MAX) / step * step
+    });
+    let mut firsts: Vec<u32> = eighths
+        .filter(|first| *first > 0 && *first < shape.rows)
+        .collect();
+    firsts.dedup();
+    let rows = firsts.into_iter().map(|first| Cut::Rows { first });
+    let whole = [Side::First, Side::Second].map(Cut::Whole);
+    whole.into_iter().chain(rows).collect()
+}
+
+/// The pieces of a product that a cut by rows, or none, has the devices do.
+pub fn pair_shapes(shape: &CutShape, cut: &Cut, tokens: u32) -> Vec<PairShape> {
+    let company = match cut.is_shared() {
+        true => Company::Beside,
+        false => Company::Alone,
+    };
+    let [first, second] = cut.pieces(shape.rows, tokens, tokens);
+    let of_side = |side, pieces: Vec<(u32, u32)>| {
+        pieces.into_iter().map(move |(rows, tokens)| PairShape {
+            shape: *shape,
+            side,
+            rows,
+            tokens,
+            company,
+        })
+    };
+    let first = of_side(Side::First, first);
+    first.chain(of_side(Side::Second, second)).collect()
+}
+
+/// Latencies of a product's pieces on a device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PieceTable {
+    /// The product.
+    pub product: CutProduct,
+    /// The device.
+    pub side: Side,
+    /// Whether the other device does the rest meanwhile.
+    pub company: Company,
+    /// Its latencies, with output rows in the place of visible tokens.
+    pub table: LatencyTable,
 }
 
 /// Measured latencies of a pair.
@@ -92,6 +110,38 @@ impl MeasuredPair {
             tables: tables.collect::<Result<_, TableError>>()?,
         })
     }
+
+    /// From tables, each of another product, device or company.
+    pub fn of_tables(tables: &[PieceTable]) -> Self {
+        let key = |it: &PieceTable| (it.product, it.side, it.company);
+        Self {
+            tables: tables
+                .iter()
+                .map(|it| (key(it), it.table.clone()))
+                .collect(),
+        }
+    }
+
+    /// Time of a whole product on a device of its own, in µs; `None` where it was not measured.
+    pub fn whole_us(&self, side: Side, shape: &CutShape, tokens: u32) -> Option<f64> {
+        let piece = CutPiece {
+            shape,
+            rows: shape.rows,
+            tokens,
+        };
+        self.piece_us(side, piece, Company::Alone)
+    }
+
+    /// Its tables, in order.
+    pub fn tables(&self) -> Vec<PieceTable> {
+        let table = |((product, side, company), table): (&(_, _, _), &LatencyTable)| PieceTable {
+            product: *product,
+            side: *side,
+            company: *company,
+            table: table.clone(),
+        };
+        self.tables.iter().map(table).collect()
+    }
 }
 
 /// Tables have output rows in the place of visible tokens.
@@ -114,8 +164,6 @@ impl PairLatencies for MeasuredPair {
 
 #[cfg(test)]
 mod tests {
-    use heg_spec::Cut;
-
     use super::*;
     use crate::partition::{CutRules, solve};
 
@@ -141,11 +189,16 @@ mod tests {
     }
 
     fn measured() -> MeasuredPair {
-        let shapes = pair_shapes(&[shape()], &[32, 256], 256);
-        let timed = shapes
-            .iter()
-            .map(|it| (*it, truth(it.side, it.rows, it.tokens)));
-        MeasuredPair::new(timed).unwrap()
+        let cuts = pair_cuts(&shape(), 256);
+        let pieces = cuts.iter().flat_map(|cut| {
+            let of_tokens = |tokens| pair_shapes(&shape(), cut, tokens);
+            [32, 256].into_iter().flat_map(of_tokens)
+        });
+        let timed = pieces.map(|it| (it, truth(it.side, it.rows, it.tokens)));
+        let found = MeasuredPair::new(timed).unwrap();
+        let kept = MeasuredPair::of_tables(&found.tables());
+        assert_eq!(kept, found);
+        kept
     }
 
     #[test]
@@ -189,9 +242,30 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_whole_alone_and_parts_beside_the_rest() {
+        let cuts = pair_cuts(&shape(), 256);
+        assert_eq!(cuts.len(), 9);
+        let pieces = pair_shapes(&shape(), &Cut::Rows { first: 512 }, 32);
+        let found: Vec<_> = pieces
+            .iter()
+            .map(|it| (it.side, it.rows, it.company))
+            .collect();
+        let beside = Company::Beside;
+        let expected = [(Side::First, 512, beside), (Side::Second, 1536, beside)];
+        assert_eq!(found, expected);
+        // Few rows are cut where they can be.
+        let few = CutShape {
+            rows: 300,
+            ..shape()
+        };
+        assert_eq!(pair_cuts(&few, 256)[2..], [Cut::Rows { first: 256 }]);
+        assert_eq!(pair_cuts(&few, 512).len(), 2);
+    }
+
+    #[test]
     fn a_latency_that_none_is_is_refused() {
-        let mut shapes = pair_shapes(&[shape()], &[32], 256);
-        shapes.truncate(1);
+        let shapes = pair_shapes(&shape(), &Cut::Whole(Side::First), 32);
+        assert_eq!(shapes.len(), 1);
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let refused = MeasuredPair::new([(shapes[0], 1.0), (shapes[0], bad)]);
             let smaller = bad.is_infinite() && refused.is_ok();

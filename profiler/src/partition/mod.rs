@@ -17,13 +17,14 @@ mod solve;
 mod whole;
 
 use heg_spec::{CutProduct, Side};
+use serde::{Deserialize, Serialize};
 
 pub use document::{
     ClassCut, PARTITIONS_BYTES_MAX, PARTITIONS_REVISION, Partitions, ProductPartition, SocPartition,
 };
 pub use error::PartitionError;
 pub use estimated::{EstimatedPair, sparse_shapes};
-pub use measured::{MeasuredPair, PairShape, pair_shapes};
+pub use measured::{MeasuredPair, PairShape, PieceTable, pair_cuts, pair_shapes};
 pub use model::{DeviceRates, PairModel};
 pub use products::products;
 pub use solve::{CutRules, Solution, solve};
@@ -67,7 +68,7 @@ pub struct CutPiece<'p> {
 }
 
 /// Whether the other device is at work on the same memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Company {
     /// It is not.
     Alone,

@@ -153,10 +153,14 @@ fn hand_overs(pair: PairStatus) -> String {
 
 /// Describes what said how two devices share products.
 fn cuts(counts: CutCounts) -> String {
-    let CutCounts { written, online } = counts;
-    let all = written + online;
+    let CutCounts {
+        measured,
+        written,
+        online,
+    } = counts;
+    let all = measured + written + online;
     format!(
-        "cuts   {all:>9}     products: {written} as the bundle says, {online} by speeds of this run"
+        "cuts   {all:>9}     products: {measured} by measured pieces, {written} as the bundle says, {online} by speeds of this run"
     )
 }
 
@@ -278,6 +282,7 @@ mod tests {
             p99_ns: 12_288,
             parts: None,
             cuts: CutCounts {
+                measured: 7,
                 written: 300,
                 online: 20,
             },
@@ -287,7 +292,7 @@ mod tests {
         assert_eq!(hand_overs(pair(None)), line);
         assert_eq!(
             cuts(pair(None).cuts),
-            "cuts         320     products: 300 as the bundle says, 20 by speeds of this run"
+            "cuts         327     products: 7 by measured pieces, 300 as the bundle says, 20 by speeds of this run"
         );
         let lost = hand_overs(pair(Some(heg_spec::Side::Second)));
         assert_eq!(lost, format!("{line}; the second device was lost"));

@@ -2,12 +2,15 @@
 
 use crate::layer::{Layer, Sequences, Sizes};
 use heg_artifacts::manifest::ElementType;
-use heg_cpu::{Activations, CpuDevice, CpuDeviceOptions, Isa, Partition, Placement, WorkItem};
+use heg_cpu::{
+    Activations, CpuDevice, CpuDeviceOptions, Isa, PartTimes, Partition, Placement, WorkItem,
+};
 use heg_spec::policy::Synchronisation;
 use heg_spec::{Cut, CutProduct, Side};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Sizes that fit no kernel's tile, and those of a model.
 const SIZES: [Sizes; 2] = [
@@ -257,4 +260,58 @@ fn a_side_is_tried_alone_with_tokens_and_not_with_prompts() {
     assert!(told > 0 && told < asked, "{told} of {asked}");
     pass(80, 10);
     assert_eq!(many.load(Ordering::Relaxed), 0);
+}
+
+/// Shares queries, keys and values, gives all else to the second side, and keeps what it is told.
+struct IsTold(Arc<Mutex<Vec<PartTimes>>>);
+
+impl Partition for IsTold {
+    fn cut(&self, work: WorkItem) -> Cut {
+        match work.product {
+            Some(CutProduct::Qkv) => Cut::Rows {
+                first: work.rows as u32 / 2,
+            },
+            _ => Cut::Whole(Side::Second),
+        }
+    }
+
+    fn is_told(&self) -> bool {
+        true
+    }
+
+    fn ran(&self, times: PartTimes) {
+        self.0.lock().unwrap().push(times);
+    }
+}
+
+#[test]
+fn a_partition_that_asks_is_told_what_each_side_took_for_its_part() {
+    let layer = Layer::random(
+        SIZES[1],
+        ElementType::I8,
+        Activations::I8,
+        ElementType::F32,
+        9,
+    );
+    let told = Arc::default();
+    let partition = IsTold(Arc::clone(&told));
+    let mut both = pair(Isa::best(), Synchronisation::Fast, Box::new(partition));
+    for _ in 0..20 {
+        let mut sequences = Sequences::new(&layer, &[32], 9);
+        sequences.run(&mut both, &layer, &[32], false);
+    }
+    let told = told.lock().unwrap();
+    let sides = |product| -> Vec<[bool; 2]> {
+        let of_product = told.iter().filter(|times| times.product == product);
+        let each = of_product.map(|times| times.of_side.map(|took| took.is_some()));
+        each.collect()
+    };
+    // A side may be so late that nothing is told.
+    let [shared, whole] = [CutProduct::Qkv, CutProduct::Down].map(sides);
+    assert!(!shared.is_empty() && shared.iter().all(|it| *it == [true; 2]));
+    assert!(!whole.is_empty() && whole.iter().all(|it| *it == [false, true]));
+    assert!(
+        told.iter()
+            .all(|it| it.of_side != [Some(Duration::ZERO); 2])
+    );
 }

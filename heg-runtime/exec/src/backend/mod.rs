@@ -37,6 +37,7 @@ use crate::table::FormTable;
 pub(crate) use runner::{AloneCall, BoundPort, Runner};
 
 pub use gpu::MovedCaches;
+pub(crate) use programs::TILE_ROWS;
 pub use programs::{CutCounts, HandOvers, PairLanes, PairedRoles, Partition, WorkItem};
 
 /// Prepares and runs kernels of one kind.

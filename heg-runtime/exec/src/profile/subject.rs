@@ -135,18 +135,7 @@ impl BundleSubject {
         let (Some(made), Some(case)) = (self.made.get(case), self.cases.get(case)) else {
             return Err(bug!("a case is measured that was not listed").into());
         };
-        let lone = made
-            .places
-            .iter()
-            .map(|place| LoneKernel::prepare(&self.loader, *place, made.rung))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Bench {
-            context_step: case.context_step,
-            sizes: vec![None; lone.len()],
-            lone,
-            next: 0,
-            noise: Noise::default(),
-        })
+        Bench::prepare(&self.loader, &made.places, made.rung, case.context_step)
     }
 }
 
@@ -173,6 +162,35 @@ impl Subject for BundleSubject {
 }
 
 impl Bench {
+    /// Makes a kernel ready at places.
+    pub(super) fn prepare(
+        loader: &Loader,
+        places: &[Place],
+        rung: Rung,
+        context_step: u32,
+    ) -> Result<Self, ExecError> {
+        let lone = places
+            .iter()
+            .map(|place| LoneKernel::prepare(loader, *place, rung))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            context_step,
+            sizes: vec![None; lone.len()],
+            lone,
+            next: 0,
+            noise: Noise::default(),
+        })
+    }
+
+    /// Runs each place once that has another size.
+    pub(super) fn warm_up(&mut self, call: CallShape) -> Result<(), ExecError> {
+        let others = self.sizes.iter().filter(|size| **size != Some(call));
+        for _ in 0..others.count() {
+            self.run(call)?;
+        }
+        Ok(())
+    }
+
     /// Runs the next place once.
     pub(super) fn run(&mut self, call: CallShape) -> Result<Duration, ExecError> {
         let index = self.next % self.lone.len().max(1);
@@ -229,7 +247,7 @@ impl Noise {
 }
 
 /// Returns places of a kernel: enough for its weights, or the KV cache that it reads, to exceed any processor cache.
-fn places(manifest: &Manifest, kernel: u32, of: &Kernel) -> Vec<Place> {
+pub(super) fn places(manifest: &Manifest, kernel: u32, of: &Kernel) -> Vec<Place> {
     let all: Vec<Place> = match of.group {
         Group::Head if manifest.head.kernel.0 == kernel => vec![Place {
             layer: None,
@@ -268,7 +286,7 @@ fn places(manifest: &Manifest, kernel: u32, of: &Kernel) -> Vec<Place> {
     all.into_iter().take(enough.max(1)).collect()
 }
 
-fn tokens_max(group: Group, extent: Extent) -> u32 {
+pub(super) fn tokens_max(group: Group, extent: Extent) -> u32 {
     match group {
         Group::Head => extent.batch,
         Group::Qkv | Group::Mha | Group::Ffn => extent.chunk_tokens,

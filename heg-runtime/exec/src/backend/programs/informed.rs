@@ -1,13 +1,15 @@
-//! Cuts by what is known before anything runs: the partition that the compiler solved for the machine. What it has no class
-//! for is left to the solver, by speeds that are measured while orders run.
+//! Cuts by what is known before anything runs: pieces of products that were measured on the devices, else the partition that
+//! the compiler solved for the machine. What neither has is left to the solver, by speeds that are measured while orders run.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_cpu::{Partition, WorkItem};
 use heg_spec::{Cut, CutProduct, Side};
 
 use super::cut_counts::{CutCounter, CutSource};
-use super::partition::{BySolver, number, solved_product};
+use super::partition::{BySolver, number, solve_call, solved_product};
 use crate::known_cuts::KnownCuts;
 
 /// Products by the best that is known of them.
@@ -15,8 +17,18 @@ pub(super) struct Informed {
     known: KnownCuts,
     /// The side of the pair that is the first one here: a lane that takes the other's device is its own first side.
     first: Side,
+    /// What measured pieces say, by call; `None` where they are too few.
+    solved: RefCell<BTreeMap<ProductCall, Option<Cut>>>,
     online: BySolver,
     counter: Arc<CutCounter>,
+}
+
+/// A call of a product, as far as measured pieces tell calls apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ProductCall {
+    product: CutProduct,
+    rows: usize,
+    tokens: usize,
 }
 
 impl Informed {
@@ -24,9 +36,33 @@ impl Informed {
         Self {
             known,
             first,
+            solved: RefCell::default(),
             online: BySolver::default(),
             counter,
         }
+    }
+
+    /// What is known of a product, and where from.
+    fn known(&self, product: CutProduct, work: WorkItem) -> Option<(CutSource, Cut)> {
+        let measured = self.measured(product, work);
+        let measured = measured.map(|cut| (CutSource::Measured, cut));
+        measured.or_else(|| Some((CutSource::Written, self.written(product, work)?)))
+    }
+
+    /// The cut that measured pieces of a product give.
+    fn measured(&self, product: CutProduct, work: WorkItem) -> Option<Cut> {
+        let pieces = self.known.measured.as_ref()?;
+        let call = ProductCall {
+            product,
+            rows: work.rows,
+            tokens: work.tokens,
+        };
+        let mut solved = self.solved.borrow_mut();
+        if solved.len() >= CALLS_MAX {
+            solved.clear();
+        }
+        let solve = || solve_call(pieces, product, work);
+        solved.entry(call).or_insert_with(solve).clone()
     }
 
     /// The cut that the bundle has for a product.
@@ -55,23 +91,25 @@ impl Partition for Informed {
         };
         // A side that is to do all, since it is faster alone or to be measured, does all.
         let is_free = work.alone.is_none();
-        let written = is_free.then(|| self.written(product, work)).flatten();
-        match written {
-            Some(cut) => {
-                self.counter.count(CutSource::Written);
-                self.as_here(cut, work)
-            }
-            None => {
-                self.counter.count(CutSource::Online);
-                self.online.cut(work)
-            }
-        }
+        let known = is_free.then(|| self.known(product, work)).flatten();
+        let (source, cut) = match known {
+            Some((source, cut)) => (source, self.as_here(cut, work)),
+            None => (CutSource::Online, self.online.cut(work)),
+        };
+        self.counter.count(source);
+        cut
     }
 }
 
+/// Calls whose solutions are kept. Chosen: five products, of prompts that end anywhere in a chunk of 256 tokens.
+const CALLS_MAX: usize = 1280;
+
 #[cfg(test)]
 mod tests {
-    use heg_profiler::partition::{ClassCut, ProductPartition, SocPartition};
+    use heg_profiler::partition::{
+        ClassCut, Company, MeasuredPair, PieceTable, ProductPartition, SocPartition,
+    };
+    use heg_profiler::predict::LatencyTable;
 
     use super::*;
 
@@ -116,6 +154,7 @@ mod tests {
     fn informed(first: Side) -> Informed {
         let known = KnownCuts {
             written: Some(written()),
+            ..KnownCuts::default()
         };
         Informed::new(known, first, Arc::default())
     }
@@ -152,6 +191,63 @@ mod tests {
         assert_eq!(informed.cut(head), rows(1024));
         let counts = informed.counter.counts();
         assert_eq!((counts.written, counts.online), (0, 3));
+    }
+
+    /// The second side needs three times as long for rows of the down projection over 1 to 64 tokens.
+    fn measured() -> MeasuredPair {
+        let table = |side, company, rows: &[u32], row_us: f64| {
+            let entry = |tokens: u32, rows: u32| {
+                let us = f64::from(rows) * f64::from(tokens) * row_us;
+                (tokens, rows, us)
+            };
+            let tokens = [1, 64].into_iter();
+            let entries =
+                tokens.flat_map(|tokens| rows.iter().map(move |rows| entry(tokens, *rows)));
+            PieceTable {
+                product: CutProduct::Down,
+                side,
+                company,
+                table: LatencyTable::try_from(entries.collect::<Vec<_>>()).unwrap(),
+            }
+        };
+        let of_side = |side, row_us| {
+            [
+                table(side, Company::Alone, &[2048], row_us),
+                table(side, Company::Beside, &[256, 1792], row_us),
+            ]
+        };
+        let first = of_side(Side::First, 1.0);
+        let tables = first.into_iter().chain(of_side(Side::Second, 3.0));
+        MeasuredPair::of_tables(&tables.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn measured_pieces_come_before_what_the_bundle_says() {
+        let known = KnownCuts {
+            measured: Some(measured()),
+            written: Some(written()),
+        };
+        let informed = Informed::new(known, Side::First, Arc::default());
+        assert_eq!(informed.cut(work(64)), rows(1536));
+        assert_eq!(informed.cut(work(1)), rows(1536));
+        // Online speeds say otherwise, and are not asked.
+        let slower = WorkItem {
+            times: [9.0, 1.0],
+            ..work(64)
+        };
+        assert_eq!(informed.cut(slower), rows(1536));
+        let out = WorkItem {
+            product: Some(CutProduct::Out),
+            ..work(64)
+        };
+        assert_eq!(informed.cut(out), rows(1024));
+        let counts = informed.counter.counts();
+        let found = (counts.measured, counts.written, counts.online);
+        assert_eq!(found, (3, 0, 1));
+        for tokens in 0..2 * CALLS_MAX {
+            informed.cut(work(tokens + 1));
+        }
+        assert!(informed.solved.borrow().len() <= CALLS_MAX);
     }
 
     #[test]

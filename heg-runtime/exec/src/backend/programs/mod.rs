@@ -34,6 +34,7 @@ use crate::soc::device_of;
 pub use cut_counts::CutCounts;
 use form::{ProgramForm, WeightPlace, running};
 pub use pair::{HandOvers, PairLanes, PairedRoles, Partition, WorkItem};
+pub(crate) use partition::TILE_ROWS;
 use placement::placement;
 use role_device::RoleDevice;
 use session::ProgramsSession;

@@ -4,9 +4,9 @@
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use heg_cpu::{CpuDevice, Isa, PairWatch, PartnerSide, Placement};
+use heg_cpu::{CpuDevice, Isa, PairWatch, PartTimes, PartnerSide, Placement};
 use heg_spec::soc::Programs;
 use heg_spec::{Cut, DeviceClass, Side};
 
@@ -56,6 +56,15 @@ struct Shares {
     is_background: AtomicBool,
 }
 
+impl Shares {
+    fn partition(&self) -> MutexGuard<'_, Box<dyn Partition>> {
+        // What a panicking thread left is a whole value.
+        self.partition
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl PairedRoles {
     /// For roles that run such programs, but for one that is another device.
     pub(super) fn new(setup: &PairSetup, programs: [Programs; 2]) -> Self {
@@ -100,8 +109,7 @@ impl PairedRoles {
         let Some(OneLane { shares, .. }) = &self.one_lane else {
             return false;
         };
-        let own = shares.partition.lock();
-        *own.unwrap_or_else(PoisonError::into_inner) = partition;
+        *shares.partition() = partition;
         true
     }
 
@@ -236,7 +244,14 @@ impl Partition for AsTold {
         if self.0.is_background.load(Ordering::Relaxed) {
             return Cut::Whole(Side::Second);
         }
-        let partition = self.0.partition.lock();
-        partition.unwrap_or_else(PoisonError::into_inner).cut(work)
+        self.0.partition().cut(work)
+    }
+
+    fn is_told(&self) -> bool {
+        self.0.partition().is_told()
+    }
+
+    fn ran(&self, times: PartTimes) {
+        self.0.partition().ran(times);
     }
 }

@@ -211,7 +211,7 @@ pub(super) fn number(count: usize) -> u32 {
 }
 
 /// Output rows of a product's tile.
-const TILE_ROWS: u32 = TILE_OUTPUTS as u32;
+pub(crate) const TILE_ROWS: u32 = TILE_OUTPUTS as u32;
 
 /// Solutions that are kept. Chosen: a model has five products, for decoding, chunks, and what is left of prompts.
 const SOLVED_MAX: usize = 40;

@@ -22,6 +22,7 @@ use heg_spec::{CutProduct, Side, Soc, Source, shipped};
 use heg_tests::roles::{drop_unused, loader, rewrite};
 use heg_tests::{Workbench, executor, fixture};
 
+use crate::gpu_lanes::gpu_or_skip;
 use crate::pair::{answer, prompt};
 
 const OPTIONS: ExecutorOptions = ExecutorOptions {
@@ -288,4 +289,29 @@ fn pieces_that_were_run_say_how_products_are_cut() {
     let (mut other, roles) = cached(&shipped::soc("host-pair").unwrap());
     assert!(logits(&mut other, 17) == logits(&mut alone, 17));
     assert_eq!(roles.cuts().measured, 0);
+}
+
+#[test]
+fn pieces_of_a_gpu_are_measured_beside_those_of_the_cpu() {
+    if !gpu_or_skip("pieces_of_a_gpu_are_measured_beside_those_of_the_cpu") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = compiled(&workbench, Vec::new());
+    let folder = tempfile::tempdir().unwrap();
+    let soc = shipped::soc("host-pair-gpu").unwrap();
+    let profile = measured(&bundle, &soc, folder.path());
+    let beside = |side| {
+        let tables = profile.pieces.iter();
+        tables.filter(move |it| (it.side, it.company) == (side, Company::Beside))
+    };
+    // Of the head too, whose rows a GPU may not reach.
+    assert_eq!(beside(Side::First).count(), beside(Side::Second).count());
+    assert!(beside(Side::First).count() >= 4);
+    let mut alone = executor(&bundle, "host-cpu", OPTIONS.chunk_tokens).unwrap();
+    let cache = OwnFolder::create(folder.path()).unwrap();
+    let (mut both, roles) = paired(loader(&bundle, &soc).with_cache(cache));
+    assert!(logits(&mut both, 64) == logits(&mut alone, 64));
+    assert!(roles.cuts().measured > 0, "{:?}", roles.cuts());
+    assert_eq!(roles.lost_side(), None);
 }

@@ -5,8 +5,10 @@
 
 use heg_artifacts::manifest::{Term, Work};
 use heg_profiler::measure::{Profile, VariantProfile};
+use heg_profiler::partition::{CutRules, CutShape, MeasuredPair, solve};
 use heg_profiler::predict::{Calibrated, CallShape};
 use heg_profiler::{DevicePeaks, RawDevicePeaks};
+use heg_spec::{CutProduct, Side};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -24,7 +26,33 @@ fuzz_target!(|input: &[u8]| {
     for variant in profile.devices.iter().flat_map(|device| &device.variants) {
         check_predictions(variant);
     }
+    check_cuts(&profile);
 });
+
+/// A pair may solve any product by what the profile has of pieces.
+fn check_cuts(profile: &Profile) {
+    let pair = MeasuredPair::of_tables(&profile.pieces);
+    for (product, tokens) in CutProduct::ALL.into_iter().zip([1, 7, 64, 1, 256, 3]) {
+        let shape = CutShape {
+            product,
+            rows: 640,
+            depth: 64,
+            matrices: 1,
+            unit_rows: 1,
+            row_bytes: 64.0,
+        };
+        let rules = CutRules {
+            static_tokens: &[tokens],
+            row_step: 16,
+            home: Side::Second,
+            hand_over_us: 0.0,
+        };
+        if let Ok(found) = solve(&pair, &shape, tokens, rules) {
+            assert_eq!(found.cut.check(shape.rows, tokens, 16), Ok(()));
+            assert!(found.latency_us.is_finite() && found.latency_us > 0.0);
+        }
+    }
+}
 
 fn check_predictions(variant: &VariantProfile) {
     let term = |factor, tokens, context| Term {

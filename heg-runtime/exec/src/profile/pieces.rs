@@ -191,7 +191,13 @@ fn of_group(shapes: &[CutShape], group: Group) -> Vec<CutShape> {
         CutProduct::Head => group == Group::Head,
         CutProduct::Attention => false,
     };
-    shapes.iter().filter(is_there).copied().collect()
+    let found = shapes.iter().filter(is_there);
+    // Programs cut queries, keys and values within heads too.
+    let of_programs = |shape: &CutShape| CutShape {
+        unit_rows: 1,
+        ..*shape
+    };
+    found.map(of_programs).collect()
 }
 
 /// The variant of a kernel that is a program.

@@ -12,10 +12,10 @@ use heg_runtime::exec::{Partition, WorkItem};
 use heg_spec::{Cut, CutProduct, Side};
 
 /// Shares of products that the GPU is given, in this many parts.
-const PARTS: u32 = 32;
+pub(super) const PARTS: u32 = 32;
 
 /// Runs in which the solver learns what it needs. Chosen: ratios follow within some ten.
-const LEARNING: usize = 24;
+pub(super) const LEARNING: usize = 24;
 
 /// Every product by a fixed share of its rows.
 struct AtShare(u32);
@@ -32,7 +32,7 @@ impl Partition for AtShare {
 }
 
 /// Something measured on a machine that is still there.
-trait OnMachine: Measured {
+pub(super) trait OnMachine: Measured {
     fn machine(&self) -> &Machine;
 }
 
@@ -72,18 +72,7 @@ fn compare<M: OnMachine>(
     for _ in 0..LEARNING {
         all[0].run_ms()?;
     }
-    let mut best: Option<(f64, u32)> = None;
-    for share in 0..=PARTS {
-        share_by(&all[1], share)?;
-        // The first run has new commands.
-        all[1].run_ms()?;
-        let times = (0..rounds.div_ceil(3)).map(|_| all[1].run_ms());
-        let median = statistics::median(&times.collect::<Result<Vec<_>>>()?);
-        let found = (median.context("no round")?, share);
-        best = Some(best.map_or(found, |best| if found.0 < best.0 { found } else { best }));
-    }
-    let (_, share) = best.context("no share")?;
-    share_by(&all[1], share)?;
+    let share = best_share(&mut all[1], rounds)?;
     let looks = |all: &[M]| {
         (
             all[0].machine().hand_overs(),
@@ -101,6 +90,23 @@ fn compare<M: OnMachine>(
     report.hand_overs(what, before.0, after.0);
     report.hand_overs(&format!("{what}, way of the GPU"), before.1, after.1);
     Ok(())
+}
+
+/// Has a machine share products by the best of all fixed shares; returns it.
+pub(super) fn best_share(on: &mut impl OnMachine, rounds: usize) -> Result<u32> {
+    let mut best: Option<(f64, u32)> = None;
+    for share in 0..=PARTS {
+        share_by(on, share)?;
+        // The first run has new commands.
+        on.run_ms()?;
+        let times = (0..rounds.div_ceil(3)).map(|_| on.run_ms());
+        let median = statistics::median(&times.collect::<Result<Vec<_>>>()?);
+        let found = (median.context("no round")?, share);
+        best = Some(best.map_or(found, |best| if found.0 < best.0 { found } else { best }));
+    }
+    let (_, share) = best.context("no share")?;
+    share_by(on, share)?;
+    Ok(share)
 }
 
 fn share_by(on: &impl OnMachine, share: u32) -> Result<()> {

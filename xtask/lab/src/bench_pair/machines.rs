@@ -1,6 +1,7 @@
 //! The machines of a comparison: CPU programs as one device, or as a pair.
 
 use anyhow::{Context, Result};
+use heg_files::OwnFolder;
 use heg_runtime::exec::{HandOvers, Loader, PairLanes, PairedRoles};
 use heg_runtime::{Loaded, RungSource};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
@@ -36,7 +37,7 @@ impl Shape {
         }
     }
 
-    fn soc(self) -> Result<Soc> {
+    pub(super) fn soc(self) -> Result<Soc> {
         let threads = match self {
             Self::One(threads) => threads,
             Self::Pair { .. } => return Ok(shipped::soc("host-pair")?),
@@ -66,7 +67,16 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(loaded: &Loaded, shape: Shape) -> Result<Self> {
-        let loader = loaded.loader(&shape.soc()?)?;
+        Self::over(loaded.loader(&shape.soc()?)?, shape)
+    }
+
+    /// A machine whose measurements are kept in a folder.
+    pub(super) fn measured(loaded: &Loaded, shape: Shape, cache: &OwnFolder) -> Result<Self> {
+        let loader = loaded.loader(&shape.soc()?)?.with_cache(cache.clone());
+        Self::over(loader, shape)
+    }
+
+    fn over(loader: Loader, shape: Shape) -> Result<Self> {
         let (loader, role) = match shape {
             Shape::One(_) => (loader, DeviceClass::Cpu),
             Shape::Gpu => {

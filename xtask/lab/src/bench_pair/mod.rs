@@ -2,6 +2,7 @@
 //! threads. All of a comparison take turns in one process, so that a machine that is slower for a while is so for all.
 
 mod cost;
+mod cuts;
 mod gpu;
 mod machines;
 mod measure;
@@ -64,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Part::Memory => cost::memory(&loaded, &bundle, &mut report)?,
             Part::Waits => cost::waits(&loaded, rounds, &mut report)?,
             Part::Gpu => gpu::pair(&loaded, rounds, &mut report)?,
+            Part::Cuts => cuts::pair(&loaded, rounds, &mut report)?,
         }
         print!("{}", report::table(&report.lines[first..]));
     }
@@ -86,6 +88,8 @@ enum Part {
     Waits,
     /// The CPU and a GPU as a pair, beside each alone and beside fixed shares; only where it is asked for.
     Gpu,
+    /// Cuts by measured pieces, beside the best of fixed shares and cuts by speeds of the run; only where it is asked for.
+    Cuts,
 }
 
 const FAST: Shape = Shape::pair(PairLevel::Tensor, Synchronisation::Fast);
@@ -148,7 +152,8 @@ const AFTER_HELP: &str = "\
 Two lanes of CPU programs with one thread each run every kernel together. Beside them stand one lane, and one device with
 two threads, on the same rows of the same bundle. Times are medians of all rounds; a ratio above 1 says how much faster the
 pair is. A hand-over is the time from the end of one side's part until the other goes on. `--only gpu` measures a pair of
-unlike devices: a thread of the CPU and the GPU that `HEG_VK_DRIVER` names. Devices with static shapes are simulated:
+unlike devices: a thread of the CPU and the GPU that `HEG_VK_DRIVER` names. `--only cuts` measures pieces of products first, as
+`heg profile` does, and then the cuts that they give. Devices with static shapes are simulated:
 `cargo xtask evaluate --paper heterollm`.
 
 Examples:

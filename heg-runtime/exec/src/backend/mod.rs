@@ -136,7 +136,7 @@ pub(crate) trait Backend: Send + Sync {
 /// The roles that run kernels together in a pair: first and second side.
 pub(crate) const PAIRED_ROLES: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
 
-/// What a pair is made of.
+/// The parts of a pair.
 #[derive(Clone)]
 pub(crate) struct PairSetup {
     pub(crate) pairing: Pairing,

@@ -13,7 +13,7 @@ pub struct CutCounts {
     pub online: u64,
 }
 
-/// What says how a product is cut.
+/// The source of a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CutSource {
     Measured,

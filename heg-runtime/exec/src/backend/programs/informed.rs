@@ -17,7 +17,7 @@ pub(super) struct Informed {
     known: KnownCuts,
     /// The side of the pair that is the first one here: a lane that takes the other's device is its own first side.
     first: Side,
-    /// What measured pieces say, by call; `None` where they are too few.
+    /// Cuts by measured pieces, by call; `None` where too few were measured.
     solved: RefCell<BTreeMap<ProductCall, Option<Cut>>>,
     online: BySolver,
     counter: Arc<CutCounter>,

@@ -16,14 +16,14 @@ use heg_runtime::engine::{Engine, EngineOptions};
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader, PairLanes, PairedRoles};
 use heg_runtime::profile::file::ProfileFile;
 use heg_runtime::profile::{BundlePair, Extent, identities};
-use heg_sched::{Class, Logits, Switching, chunks};
+use heg_sched::{Class, Switching};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
 use heg_spec::{CutProduct, Side, Soc, Source, shipped};
 use heg_tests::roles::{drop_unused, loader, rewrite};
 use heg_tests::{Workbench, executor, fixture};
 
 use crate::gpu_lanes::gpu_or_skip;
-use crate::pair::{answer, prompt};
+use crate::pair::{answer, logits_in_chunks, prompt};
 
 const OPTIONS: ExecutorOptions = ExecutorOptions {
     chunk_tokens: 96,
@@ -82,20 +82,9 @@ fn paired(loader: Loader) -> (Executor, Arc<PairedRoles>) {
     (Executor::new(loader, OPTIONS).unwrap(), roles)
 }
 
-/// Bits of the logits of a prompt in chunks, and of a few tokens behind it.
+/// Bits of the logits of a prompt of `tokens` tokens, and of a few tokens behind it.
 fn logits(executor: &mut Executor, tokens: u32) -> Vec<u32> {
-    let prompt = prompt(tokens);
-    let mut sequence = executor.sequence().unwrap();
-    let mut bits = Vec::new();
-    for range in chunks(prompt.len(), OPTIONS.chunk_tokens) {
-        let row = executor.prefill(&mut sequence, &prompt[range], Logits::LastRows);
-        bits.extend(row.unwrap().iter().map(|logit| logit.to_bits()));
-    }
-    for token in [3, 5] {
-        let row = executor.decode(&mut [&mut sequence], &[token]).unwrap();
-        bits.extend(row.iter().map(|logit| logit.to_bits()));
-    }
-    bits
+    logits_in_chunks(executor, &prompt(tokens), OPTIONS.chunk_tokens)
 }
 
 #[test]

@@ -74,9 +74,18 @@ pub(crate) fn pair_of(soc: &Soc, bundle: &Path, level: PairLevel) -> (Executor, 
 
 /// Bits of all logits of a prompt in chunks, and of a few tokens behind it.
 pub(crate) fn logits(executor: &mut Executor, prompt: &[u32]) -> Vec<u32> {
+    logits_in_chunks(executor, prompt, OPTIONS.chunk_tokens)
+}
+
+/// The same in chunks of another size.
+pub(crate) fn logits_in_chunks(
+    executor: &mut Executor,
+    prompt: &[u32],
+    chunk_tokens: usize,
+) -> Vec<u32> {
     let mut sequence = executor.sequence().unwrap();
     let mut bits = Vec::new();
-    for range in chunks(prompt.len(), OPTIONS.chunk_tokens) {
+    for range in chunks(prompt.len(), chunk_tokens) {
         let row = executor.prefill(&mut sequence, &prompt[range], Logits::LastRows);
         bits.extend(row.unwrap().iter().map(|logit| logit.to_bits()));
     }

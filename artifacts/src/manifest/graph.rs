@@ -70,7 +70,7 @@ pub struct GraphEdge {
 /// The layer of an edge's reader, seen from its writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EdgeReach {
-    /// The same layer.
+    /// The layer of its writer.
     Layer,
     /// The next layer, or the head after the last one.
     Next,

@@ -148,7 +148,7 @@ fn pieces(
     Ok(SolvedPieces::of(pair.kernels(), &profile.pieces, step))
 }
 
-/// What the command found.
+/// The result of the command.
 struct Measured {
     report: Report,
     check: Option<Check>,

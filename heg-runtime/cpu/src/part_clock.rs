@@ -1,4 +1,4 @@
-//! How long the sides of a pair took for their parts of each product of an order, for a partition that is to be told.
+//! Times of the sides of a pair for their parts of each product of an order, for partitions that ask for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl Default for Stretch {
 }
 
 impl PartClock {
-    /// Prepares for an order of so many phases; 0 where nobody is told.
+    /// Prepares for an order with this number of phases; 0 if no partition asks.
     pub(crate) fn start(&mut self, phases: usize) {
         self.phases.clear();
         self.phases.resize_with(phases, Default::default);

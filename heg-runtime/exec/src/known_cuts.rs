@@ -1,4 +1,4 @@
-//! What is known of a pair's cuts before anything runs: pieces of products that `heg profile` ran on its devices, and the
+//! Sources of a pair's cuts that are there before anything runs: pieces of products that `heg profile` ran on its devices, and the
 //! partition that the compiler solved and a bundle carries.
 
 use heg_artifacts::Bundle;
@@ -8,7 +8,7 @@ use crate::error::ExecError;
 use crate::loader::Loader;
 use crate::profile::{file::load_profile, identities};
 
-/// What says how a pair shares products, before anything runs.
+/// Sources of a pair's cuts that are there before anything runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownCuts {
     /// Latencies of pieces, measured on these devices.

@@ -127,7 +127,7 @@ fn cuts_of(kernel: &PairKernel, row_step: u32) -> Vec<Vec<Cut>> {
     (0..runs).map(of_run).collect()
 }
 
-/// What a solver makes of measured pieces.
+/// The best cut of a product by its measured pieces.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct SolvedPieces {
     /// The product.

@@ -1,5 +1,5 @@
 //! Cuts by what is known before anything runs: pieces of products that were measured on the devices, else the partition that
-//! the compiler solved for the machine. What neither has is left to the solver, by speeds that are measured while orders run.
+//! the compiler solved for the machine. Products that neither has are left to the solver, by speeds that are measured while orders run.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(super) struct Informed {
     counter: Arc<CutCounter>,
 }
 
-/// A call of a product, as far as measured pieces tell calls apart.
+/// The key of a solution by measured pieces: a product's name, its output rows and the tokens of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ProductCall {
     product: CutProduct,
@@ -42,7 +42,7 @@ impl Informed {
         }
     }
 
-    /// What is known of a product, and where from.
+    /// Returns the cut of a product and its source, or `None` where neither source has it.
     fn known(&self, product: CutProduct, work: WorkItem) -> Option<(CutSource, Cut)> {
         let measured = self.measured(product, work);
         let measured = measured.map(|cut| (CutSource::Measured, cut));

@@ -111,7 +111,7 @@ impl BySolver {
     }
 }
 
-/// Solves the cut of a product for sides of which this is known; `None` where it is too little.
+/// Solves the cut of a product by the latencies of the two sides; `None` where one is missing.
 pub(super) fn solve_call(
     latencies: &impl PairLatencies,
     product: CutProduct,

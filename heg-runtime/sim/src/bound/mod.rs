@@ -6,7 +6,8 @@
 //!
 //! 1. each lane runs for at most t µs, and the memory moves at most what it can in t µs;
 //! 2. a request's own part of a call is at least the least that any call takes for a token, a row or a pair of a query
-//!    and a key ([`shares`]), whatever company it has: a batch of any size reads the weights once;
+//!    and a key ([`shares`]), whatever company it has: a batch of any size reads the weights once; of a prompt's rows
+//!    before the last one the last layer needs keys and values alone;
 //! 3. an answer's tokens come one after the other, each no sooner than a step of one row takes alone.
 //!
 //! **One machine.** Give each lane and the memory a price, λ ≥ 0 with a sum of 1. By (1) the work that all of them do in

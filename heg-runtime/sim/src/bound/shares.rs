@@ -150,25 +150,35 @@ impl Shares {
         }
     }
 
-    /// Returns the work of a prompt: in calls of up to `tokens_max` tokens without the head, or in any calls with it.
+    /// Returns the work of a prompt: in calls of up to `tokens_max` tokens without the head, or in any calls with it. Of the
+    /// last layer only keys and values are needed of the rows before the last one.
     pub(super) fn prompt(
         &self,
         request: &TraceRequest,
         tokens_max: Option<u32>,
-    ) -> [(f64, ByLane); 4] {
+    ) -> [(f64, ByLane); 5] {
         let all = f64::from(request.prompt_tokens.max(1));
         let own = f64::from(own_tokens(request));
         let shared = all - own;
         let pairs = (all * (all + 1.0) - shared * (shared + 1.0)) / 2.0;
+        let whole_layers = (self.layers - 1.0).max(0.0);
         let [qkv, ffn] = self
             .token_wise
             .each_ref()
             .map(|falling| up_to(falling, tokens_max.unwrap_or(u32::MAX)));
-        let heads = if tokens_max.is_some() { 0.0 } else { 1.0 };
+        let (heads, last_ffn) = match tokens_max {
+            // A call of the last layer that has the last row takes no less than a call of that row.
+            Some(_) => {
+                let [_, falling] = &self.token_wise;
+                (0.0, up_to(falling, 1))
+            }
+            None => (1.0, ffn),
+        };
         [
             (self.layers * own, qkv),
-            (self.layers * own, ffn),
-            (self.layers * pairs, self.pairs),
+            (whole_layers * own, ffn),
+            (1.0, last_ffn),
+            (whole_layers * pairs + all, self.pairs),
             (heads, self.head),
         ]
     }

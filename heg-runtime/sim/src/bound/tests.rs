@@ -77,9 +77,13 @@ impl Search<'_> {
         let cost = |call| self.costs.cost(lane, call).unwrap().latency_us;
         let first = requests[0];
         let tokens = first.request.prompt_tokens;
+        // The only layer is the last one, behind whose keys and values only the last row is needed.
         let prefill = |kernel| Call::Prefill {
             kernel,
-            tokens,
+            tokens: match kernel {
+                LayerKernel::Qkv => tokens,
+                LayerKernel::Mha | LayerKernel::Ffn => 1,
+            },
             context: tokens,
         };
         let rows = requests.len() as u32;

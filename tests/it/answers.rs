@@ -36,8 +36,12 @@ fn every_place_agrees_with_the_cpu_device() {
     if !openvino_or_skip("every_place_agrees_with_the_cpu_device") {
         return;
     }
-    for family in FAMILIES {
-        for form in FORMS {
+    let is_full = std::env::var_os("HEG_FULL").is_some();
+    for (number, family) in FAMILIES.into_iter().enumerate() {
+        // The first family in all forms, and two forms of each of the others.
+        let taken = |at: usize| is_full || number == 0 || (at + number) % FORMS.len() < 2;
+        let forms = FORMS.into_iter().enumerate();
+        for (_, form) in forms.filter(|(at, _)| taken(*at)) {
             let asked = asked(&format!("golden/{family}"), form);
             for (name, place) in asked.places() {
                 for verdict in asked.ask(&place, &EXACT, Some(rounding(form))).unwrap() {

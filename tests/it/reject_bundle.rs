@@ -414,4 +414,4 @@ fn prompts_that_do_not_fit_are_refused_and_do_no_harm() {
 const CONTEXT: u32 = 64;
 
 /// Number of changed bytes that are tried.
-const POSITIONS: usize = 2400;
+const POSITIONS: usize = 1600;

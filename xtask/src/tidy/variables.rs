@@ -75,10 +75,12 @@ const VARIABLES: [(&str, &[&str]); 24] = [
         "HEG_FULL",
         &[
             "heg-runtime/cli/tests/it/soft_npu/faults.rs",
+            "tests/it/answers.rs",
             "tests/it/bits/mod.rs",
             "tests/it/engine.rs",
             "tests/it/gguf.rs",
             "tests/it/gpu_bits.rs",
+            "tests/it/pair_gpu.rs",
             "tests/it/speculation/mod.rs",
             "tests/faults/drafts.rs",
             "tests/faults/kernels.rs",

@@ -125,6 +125,10 @@ pub struct PrefillPolicy {
     /// if one lane runs all kernels. `None`: as for any chunk.
     #[serde(default)]
     pub proactive_chunk_tokens: Option<u32>,
+    /// Most tokens of a prompt that are on their way through the layers at once, in whole chunks and at least one: as many
+    /// rows of activations does it take, however long it is (4.1). All rows are kept where all have logits.
+    #[serde(default = "window_tokens")]
+    pub window_tokens: u32,
     /// Schedule by which kernels that contain their weights are switched from prefill to the verification of drafts
     /// (sd.npu 3.2).
     #[serde(default)]
@@ -292,6 +296,11 @@ fn default_device() -> DeviceClass {
     DeviceClass::Igpu
 }
 
+/// The size of the paper's activation buffer (4.1).
+const fn window_tokens() -> u32 {
+    4096
+}
+
 impl Default for PrefillPolicy {
     /// All mechanisms off.
     fn default() -> Self {
@@ -308,6 +317,7 @@ impl Default for PrefillPolicy {
             short_prompts_aside: false,
             long_prompts_aside_ms: None,
             proactive_chunk_tokens: None,
+            window_tokens: window_tokens(),
             switching: Switching::Resident,
         }
     }
@@ -399,6 +409,8 @@ impl Policy {
             "prefill.proactive_chunk_tokens",
             "at least 1",
         );
+        let window = policy.prefill.window_tokens;
+        require(window >= 1, "prefill.window_tokens", "at least 1");
         let share = decode.proactive_share;
         let valid = share.is_none_or(|share| 0.0 < share && share < 1.0);
         let expected = "a share above 0 and below 1";

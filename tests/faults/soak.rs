@@ -63,6 +63,7 @@ impl Load {
     fn new(name: &str, soc: &'static str) -> Self {
         let mut policy = impatient(name);
         policy.limits.kv_mib = 1;
+        policy.prefill.window_tokens = 64;
         policy.limits.flash_mib = 4;
         Self {
             world: World::with(policy, name, soc, Vec::new()),

@@ -42,6 +42,7 @@ mod program_hash;
 mod reclaim;
 mod report;
 mod request;
+mod row_ring;
 mod scores;
 mod served;
 mod serving;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::cache::RequestCache;
 use super::drafts::DraftTokens;
 use super::request::{EndTokens, Request};
+use super::row_ring::RowRing;
 use super::scores::Score;
 use crate::error::EngineError;
 use heg_exec::mem::ActivationRows;
@@ -262,6 +263,14 @@ pub(super) struct PromptRows {
     pub(super) rows: Arc<ActivationRows>,
     /// Position of the first row.
     pub(super) first: u32,
+    pub(super) ring: RowRing,
+}
+
+impl PromptRows {
+    /// The row of the token at a position.
+    pub(super) fn row_of(&self, position: u32) -> usize {
+        self.ring.row_of(position.saturating_sub(self.first))
+    }
 }
 
 /// A request that prefills.

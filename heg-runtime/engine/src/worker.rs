@@ -374,7 +374,7 @@ fn last_layer(prompt: &Prompt, last: u32) -> Option<(RequestId, KvCache)> {
 /// The rows of a segment in its prompt's activations.
 fn span_in(prompt: &Prompt, segment: Segment) -> Span {
     Span {
-        row: segment.position.saturating_sub(prompt.rows.first) as usize,
+        row: prompt.rows.row_of(segment.position),
         tokens: segment.tokens as usize,
         position: segment.position as usize,
     }

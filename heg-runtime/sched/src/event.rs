@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use heg_spec::Group;
 
+use super::prefill::PromptWindow;
 use super::request::{FlowId, Lane, Micros, RequestId, Submission};
 
 /// Names a launch until its lane reports back; never used twice.
@@ -103,6 +104,8 @@ pub enum Action {
         tokens: u32,
         /// Leading tokens that are in the cache already.
         reused: u32,
+        /// The segments of its prompt that need rows of activations at once.
+        window: PromptWindow,
     },
     /// Release the KV memory of a request; that of a flow is released by [`Action::ReleaseFlow`].
     Release(RequestId),

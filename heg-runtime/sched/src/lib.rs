@@ -52,6 +52,7 @@ pub use mechanism::{ActivationCounts, Mechanism};
 pub use observer::{Observed, Observer};
 pub use order::LayerOrder;
 pub use pass::{Launch, Logits, Span, chunks, launches};
+pub use prefill::PromptWindow;
 pub use request::{Class, ClientId, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
 pub use single_lane::{ClassesPresent, DeviceSharing, SingleLane};
 pub use switching::{Load, SwitchTimes, SwitchedBlock, Switching, plan, times};

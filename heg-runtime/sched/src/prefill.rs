@@ -4,6 +4,7 @@
 //! values of the segments before it, and nothing else connects segments: while the iGPU attends one, the NPU
 //! projects the next. So a prompt moves through the model as a wave front, not layer by layer, and stopping
 //! costs nothing: progress is a counter per segment.
+//! The wave is no longer than the window of the prompt: segments take turns in its rows of activations.
 //! In the last layer only the last row is needed, unless the request wants all: segments before the last one end with
 //! the kernel that fills their part of the cache.
 
@@ -24,6 +25,37 @@ pub(super) struct Step {
     pub(super) done: u32,
 }
 
+/// The segments of a prompt that are on their way through the layers at once. One begins only when all but this number
+/// before it are through, so that its activations may have their rows (Agent.xpu 4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptWindow {
+    /// Tokens of a full segment, at least 1.
+    pub chunk_tokens: u32,
+    /// Number of segments, at least 1.
+    pub segments: u32,
+}
+
+impl PromptWindow {
+    /// No bound: every token has a row of its own.
+    pub const WHOLE: Self = Self {
+        chunk_tokens: 1,
+        segments: u32::MAX,
+    };
+
+    /// The window of prompts of class-sized chunks, `tokens` long at most unless all rows have logits.
+    pub(super) fn new(chunk_tokens: u32, tokens: u32, logits: PromptLogits) -> Self {
+        let chunk_tokens = chunk_tokens.max(1);
+        let segments = match logits {
+            PromptLogits::LastRow => (tokens / chunk_tokens).max(1),
+            PromptLogits::AllRows => u32::MAX,
+        };
+        Self {
+            chunk_tokens,
+            segments,
+        }
+    }
+}
+
 /// The progress of one prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Prefill {
@@ -32,6 +64,8 @@ pub(super) struct Prefill {
     parts: Vec<Part>,
     /// Number of full chunks among the segments; a segment after them is the remainder.
     chunks: usize,
+    /// Segments on their way through the layers at once, at most.
+    segments_max: usize,
     logits: PromptLogits,
     head: Head,
 }
@@ -70,6 +104,7 @@ impl Prefill {
             order: model.order,
             parts: (0..count).map(part).collect(),
             chunks: (new / chunk) as usize,
+            segments_max: usize::MAX,
             logits: PromptLogits::LastRow,
             head: Head::Waiting,
         }
@@ -80,6 +115,15 @@ impl Prefill {
         Self { logits, ..self }
     }
 
+    /// Returns the same prompt with no more segments on their way at once than in the window.
+    pub(super) fn within(self, window: PromptWindow) -> Self {
+        let segments_max = usize::try_from(window.segments).unwrap_or(usize::MAX);
+        Self {
+            segments_max,
+            ..self
+        }
+    }
+
     /// Returns the kernels that may run now, the segment that is furthest behind first.
     ///
     /// A segment whose attention runs, or waits for the attention of an earlier one, holds up only the segments
@@ -88,7 +132,10 @@ impl Prefill {
         let mut steps: Vec<Step> = Vec::new();
         // Fewest layers of keys and values among the segments before this one.
         let mut cached_layers = u32::MAX;
-        for (index, part) in self.parts.iter().enumerate() {
+        let through = self.through();
+        let on_their_way = self.parts.iter().enumerate();
+        let on_their_way = on_their_way.take(through.saturating_add(self.segments_max));
+        for (index, part) in on_their_way {
             let (layer, kernel) = self.order.after(part.done);
             let sees_all = kernel != self.order.reads_cache() || layer < cached_layers;
             if !part.running && part.done < self.end(index) && sees_all {
@@ -104,6 +151,13 @@ impl Prefill {
         }
         steps.sort_by_key(|step| (step.done, step.part));
         steps.into_iter()
+    }
+
+    /// Number of leading segments that no kernel comes back to.
+    fn through(&self) -> usize {
+        let parts = self.parts.iter().enumerate();
+        let through = parts.take_while(|(index, part)| part.done == self.end(*index));
+        through.count()
     }
 
     /// Whether only the head is left, and is not running yet.

@@ -143,6 +143,8 @@ impl Ground {
             loader = loader.with_cache(OwnFolder::create(&self.cache).unwrap());
         }
         let mut policy = policy_of(name, &loader);
+        // Segments of the longer prompts take turns in their rows.
+        policy.prefill.window_tokens = 64;
         policy.limits.timeout_min_ms = HUNG_MS;
         World::asking(references(self.scene.bits), loader, policy, lanes_of(name))
     }

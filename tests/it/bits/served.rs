@@ -175,8 +175,10 @@ fn served(bundle: &Path, soc: &Soc, policy: Policy, workbench: &Workbench) -> Se
     }
 }
 
+/// Returns a shipped policy whose window is a few chunks, so that segments of longer prompts take turns in their rows.
 pub(super) fn policy(name: &str) -> Policy {
     let mut policy = shipped::policy(name).unwrap();
+    policy.prefill.window_tokens = 64;
     policy.limits.requests_max = 1000;
     policy.limits.kv_mib = 512;
     policy

@@ -4,7 +4,9 @@ use heg_openvino::TensorType;
 use proptest::prelude::*;
 
 use super::*;
+use crate::row_ring::RowRing;
 use heg_exec::mem::{KvShape, MemoryHome, Widths};
+use heg_sched::PromptWindow;
 
 /// Makes a prompt whose rows from `first` on are new.
 fn kept(request: u64, flow: u64, (first, tokens): (u32, u32), bytes: usize) -> Kept {
@@ -14,6 +16,7 @@ fn kept(request: u64, flow: u64, (first, tokens): (u32, u32), bytes: usize) -> K
         prompt: PromptRows {
             rows: rows(),
             first,
+            ring: RowRing::new(PromptWindow::WHOLE, (tokens - first) as usize, 0),
         },
         cache: cache(),
         tokens,

@@ -9,10 +9,13 @@ use super::{Running, SHARED_MIN, Serving, UNNAMED};
 use crate::error::EngineError;
 use crate::live::Owner;
 use crate::prefix::PrefixRows;
+use crate::row_ring::RowRing;
 use crate::served::PromptRows;
 use crate::waits::Entry;
 use heg_exec::mem::ActivationRows;
-use heg_sched::{Action, Class, Event, Finish, FlowId, Lane, RequestId, Ticket, Work};
+use heg_sched::{
+    Action, Class, Event, Finish, FlowId, Lane, PromptWindow, RequestId, Ticket, Work,
+};
 use heg_spec::bug;
 
 impl Serving {
@@ -33,7 +36,8 @@ impl Serving {
                 request,
                 tokens,
                 reused,
-            } => self.reserve(request, tokens, reused),
+                window,
+            } => self.reserve(request, tokens, reused, window),
             Action::Release(request) => {
                 self.room.memory.release(request);
                 self.events
@@ -169,7 +173,7 @@ impl Serving {
     }
 
     /// Reserves the cache and activations of a request.
-    fn reserve(&mut self, request: RequestId, tokens_max: u32, reused: u32) {
+    fn reserve(&mut self, request: RequestId, tokens_max: u32, reused: u32, window: PromptWindow) {
         let Some(live) = self.live.get_mut(&request) else {
             bug!("memory is reserved for a request that is over");
             return;
@@ -185,12 +189,10 @@ impl Serving {
             Some(PrefixRows::Baked(_)) => (0, reused),
         };
         let reserved = memory.reserve(request, live.owner.flow, kept, tokens_max, reused);
+        let ring = RowRing::new(window, new, self.room.padding_rows);
         let rows = reserved.and_then(|()| {
-            Ok(ActivationRows::new(
-                new + self.room.padding_rows,
-                self.room.widths,
-                &self.room.home,
-            )?)
+            let (widths, home) = (self.room.widths, &self.room.home);
+            Ok(ActivationRows::new(ring.allocated(), widths, home)?)
         });
         match rows {
             Ok(rows) => {
@@ -198,6 +200,7 @@ impl Serving {
                 live.prompt = Some(PromptRows {
                     rows: Arc::new(rows),
                     first: tokens.saturating_sub(new) as u32,
+                    ring,
                 });
                 self.calibrations.reserved(live.owner.flow, reused);
             }

@@ -42,7 +42,8 @@ impl Serving {
         if layer + 1 < self.model.layers || goes_on || !is_first_pass || live.drafts.is_none() {
             return;
         }
-        if let Some(prompt) = live.prompt.clone() {
+        // Rows of a longer prompt are soon another segment's.
+        if let Some(prompt) = live.prompt.clone().filter(|it| it.ring.is_whole()) {
             let (request, flow) = (*request, live.owner.flow);
             let begun = Begun {
                 request,

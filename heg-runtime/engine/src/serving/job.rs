@@ -39,11 +39,13 @@ impl Serving {
                 let live = self.live.get(request);
                 let is_drafted = live.is_some_and(|live| live.drafts.is_some());
                 let bytes = self.kept_bytes(&prompt.rows, tokens);
+                let is_kept =
+                    is_drafted && prompt.rows.ring.is_whole() && self.calibrations.takes(bytes);
                 Job::Head {
                     prompt,
                     last: tokens.saturating_sub(1),
                     unscored: live.map_or(Vec::new(), Live::unscored),
-                    is_kept: is_drafted && self.calibrations.takes(bytes),
+                    is_kept,
                 }
             }
             Work::Decode(run) => Job::Decode {

@@ -24,13 +24,9 @@ impl Worker {
             tokens: slice.segment.tokens as usize,
             position: slice.segment.position as usize,
         };
-        let first = slice.segment.position.saturating_sub(slice.prompt.first);
+        let first = slice.prompt.row_of(slice.segment.position);
         let rows = &slice.room;
-        rows.take(
-            &slice.prompt.rows,
-            last as usize,
-            (first as usize, span.tokens),
-        )?;
+        rows.take(&slice.prompt.rows, last as usize, (first, span.tokens))?;
         let order = self.executor.order(WorkStage::Prefill);
         for kernel in order.behind_cache() {
             let launch = Launch {

@@ -224,19 +224,24 @@ impl<C: Costs> AgentXpu<C> {
             let prompt = entry.prompt_tokens;
             let reactive = entry.class() == Class::Reactive;
             let submission = entry.submission;
-            let mut room = self.kv.reserve(&submission, tokens, actions);
+            let window = self.window_of(&submission);
+            let reserve = |this: &mut Self, actions: &mut Actions| {
+                let kv = &mut this.kv;
+                kv.reserve_within(window, &submission, tokens, actions)
+            };
+            let mut room = reserve(self, actions);
             while room == Room::Full && reactive && self.make_room(tokens, actions) {
-                room = self.kv.reserve(&submission, tokens, actions);
+                room = reserve(self, actions);
             }
             while room == Room::Full && self.claim_room(id, actions) {
-                room = self.kv.reserve(&submission, tokens, actions);
+                room = reserve(self, actions);
             }
             let Room::Reserved(reused) = room else {
                 return false;
             };
-            let chunk = self.chunk_tokens(submission.class);
-            let prefill =
-                Prefill::new(self.model, reused, prompt, chunk).wanting(submission.prompt_logits);
+            let prefill = Prefill::new(self.model, reused, prompt, window.chunk_tokens)
+                .wanting(submission.prompt_logits)
+                .within(window);
             if let Some(entry) = self.ledger.get_mut(id) {
                 entry.own.begin(prefill, self.now);
             }

@@ -5,8 +5,8 @@ use super::stage::Entry;
 use crate::batch::CONTEXT_STEP;
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{LayerKernel, Segment};
-use crate::prefill::Prefill;
-use crate::request::{Class, Lane, RequestId};
+use crate::prefill::{Prefill, PromptWindow};
+use crate::request::{Class, Lane, RequestId, Submission};
 
 impl<C: Costs> AgentXpu<C> {
     /// Estimated time that a prompt still needs, alone on its lanes, in µs (v1 6.2).
@@ -82,6 +82,13 @@ impl<C: Costs> AgentXpu<C> {
             f64::from(count) * time
         };
         prefill.remaining().map(latency).sum()
+    }
+
+    /// The segments of a request's prompt that are on their way through the layers at once.
+    pub(super) fn window_of(&self, submission: &Submission) -> PromptWindow {
+        let chunk = self.chunk_tokens(submission.class);
+        let tokens = self.policy.prefill.window_tokens;
+        PromptWindow::new(chunk, tokens, submission.prompt_logits)
     }
 
     /// Tokens of a full chunk of a prompt of a class.

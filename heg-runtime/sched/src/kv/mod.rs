@@ -16,6 +16,7 @@ use heg_spec::policy::Limits;
 use super::costs::ModelShape;
 use super::event::{Action, Transfer};
 use super::lanes::LaneSet;
+use super::prefill::PromptWindow;
 use super::request::{ClientId, FlowId, Lane, Micros, RequestId, Submission};
 use flash::{Flash, Landed};
 pub(super) use refusals::Refusals;
@@ -155,10 +156,22 @@ impl KvBudget {
             .map(|(flow, _)| *flow)
     }
 
-    /// Reserves room for a request. If need be, caches of idle flows are given up: those of the client that has most
-    /// first, the longest idle one first.
+    /// Reserves room for a request whose prompt goes through the layers chunk by chunk, as
+    /// [`reserve_within`](Self::reserve_within) does.
     pub(super) fn reserve(
         &mut self,
+        request: &Submission,
+        tokens: u32,
+        actions: &mut Vec<Action>,
+    ) -> Room {
+        self.reserve_within(PromptWindow::WHOLE, request, tokens, actions)
+    }
+
+    /// Reserves room for a request. If need be, caches of idle flows are given up: those of the client that has most
+    /// first, the longest idle one first.
+    pub(super) fn reserve_within(
+        &mut self,
+        window: PromptWindow,
         request: &Submission,
         tokens: u32,
         actions: &mut Vec<Action>,
@@ -200,6 +213,7 @@ impl KvBudget {
             request: request.id,
             tokens,
             reused: reused.max(kept),
+            window,
         });
         Room::Reserved(reused.max(kept))
     }

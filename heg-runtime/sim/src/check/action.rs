@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use heg_sched::{
-    Action, Costs, Finish, FlowId, Lane, Micros, RequestId, Scheduler, Transfer, Work, WorkStage,
+    Action, Costs, Finish, FlowId, Lane, Micros, PromptWindow, RequestId, Scheduler, Transfer,
+    Work, WorkStage,
 };
 
 use super::world::{ATTEMPTS, Leaving, Phase, Place, Seen};
@@ -49,7 +50,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 request,
                 tokens,
                 reused,
-            } => self.reserve(*request, *tokens, *reused),
+                window,
+            } => self.reserve(*request, *tokens, *reused, *window),
             Action::Release(id) => self.release(*id, None),
             Action::Keep {
                 request,
@@ -110,7 +112,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.world.requests.get_mut(&id)
     }
 
-    fn reserve(&mut self, id: RequestId, tokens: u32, reused: u32) {
+    fn reserve(&mut self, id: RequestId, tokens: u32, reused: u32, window: PromptWindow) {
         let Some(seen) = self.live(id, "Reserve") else {
             return;
         };
@@ -120,6 +122,14 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         seen.written = 0;
         seen.reused = reused;
         let (submission, prompt) = (seen.submission, seen.prompt_tokens);
+        let own = PromptWindow {
+            chunk_tokens: seen.chunk_tokens,
+            segments: seen.segments_max,
+        };
+        let bounded = window == own || !self.rules.is_agent_xpu();
+        self.require(bounded, SchedulerInvariant::ActivationBuffers, || {
+            format!("{id} reserves rows for {window:?}, and may for {own:?}")
+        });
         let enough = tokens >= prompt;
         let flow = submission.flow;
         let mut there = 0;

@@ -42,6 +42,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let part = known.filter(|part| part.done == number && !part.running && layer < layers);
         let keys = kernel != LayerKernel::Mha || layer < seen.keys_before(segment.position);
         let holds = seen.phase == Phase::Prefill && part.is_some() && keys;
+        let has_rows = seen.in_window(layers).any(|part| part.segment == segment);
+        let segments_max = seen.segments_max;
         if let Some(found) = seen.parts.iter_mut().find(|p| p.segment == segment) {
             found.running = true;
         } else {
@@ -57,6 +59,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
         self.require(holds, SchedulerInvariant::Dependencies, || {
             format!("{id}: {kernel:?} of layer {layer} over {segment:?}, which has {known:?} done; keys: {keys}")
+        });
+        self.require(has_rows, SchedulerInvariant::ActivationBuffers, || {
+            format!(
+                "{id}: {segment:?} is on its way beside {segments_max} others that are not through"
+            )
         });
     }
 

@@ -43,7 +43,8 @@ pub enum SchedulerInvariant {
     /// One prompt of each class is under way at a time, or one for each client if there are several: there is one
     /// activation buffer for each (v2 4.1). Under `LeastTimeToCompletion` each preempted request has a buffer of its
     /// own (v1 6.2), and this is not judged. With `short_prompts_first` there may be one more reactive prompt,
-    /// preempted, and with prompts aside one beside it.
+    /// preempted, and with prompts aside one beside it. A buffer has rows for the policy's window, and no segment begins
+    /// before its rows are free.
     ActivationBuffers,
     /// No lane idles beside work that may run there. See [`Rules`] for the work that may.
     WorkConserving,

@@ -55,6 +55,8 @@ pub(super) struct World {
     pub(super) model: ModelShape,
     /// Maximum number of tokens of a segment, for reactive and for proactive prompts.
     chunk_tokens: [u32; 2],
+    /// Most tokens of a prompt whose rows of activations are kept at once.
+    window_tokens: u32,
     overdue_after: Option<Micros>,
     /// The start of an overdue prompt's wait for the lane of dynamic kernels beside a reactive one.
     prompts_from: AgeingStart,
@@ -114,6 +116,7 @@ impl World {
         };
         Self {
             chunk_tokens: [reactive, proactive],
+            window_tokens: policy.prefill.window_tokens,
             now: Micros(0),
             overdue_after: policy
                 .ageing

@@ -41,7 +41,7 @@ fn hashes_are_those_of_the_pinned_logs() {
     igpu-preempt-recompute: b84e15258b72cbc8c3d5e168e5aa4ac7d2083ca96b8f3b36306d9dbe984405f0
     igpu-time-sharing: b54df0616000677eda5ce885b0017e49338c03d01e207be1b677305a900376a9
     serial-npu-igpu: 395b606b9f22a1e7b1b299f68c83c0815ae283c3193f626b91318e2abdbe1924
-    agent-xpu, mechanisms at random: cb3849279326d88c738edce7b6875adfaa99669f026a45f3ece3e063caa5404e
+    agent-xpu, mechanisms at random: 2c1f9d4a17a4df640046d2ea480672f756a8a067ccc01ca2298cdfd5cdbaaf0e
     ");
 }
 
@@ -69,7 +69,7 @@ fn hashes_of_the_traces_asked_for() {
     igpu-preempt-recompute: 7e45b24e3f5c2ebe606af9ee62fefd9dc4be7132ea16f043a6e00c11d73f528e
     igpu-time-sharing: 140d7be2532e776a6d744f82fa75ed13f364a8ce7aea17a86fbccca5a8cdd62b
     serial-npu-igpu: 14751bd842686d7fcf6ea91341462410217974f7bda298fa910ef7a5a649db77
-    agent-xpu, mechanisms at random: 983fe98567530cba12e263bcaa461753cd3fb0c854a59a55db60c41adeea3f64
+    agent-xpu, mechanisms at random: 7677122557e536ef688720be2e6f13933729ebfd5e9c286234a1b26ae5da4a95
     ");
     }
 }
@@ -247,6 +247,7 @@ fn action_text(action: &Action) -> String {
             request,
             tokens,
             reused,
+            ..
         } => format!("reserve r{} tokens {tokens} reused {reused}", request.0),
         Action::Release(id) => format!("release r{}", id.0),
         Action::Keep {

@@ -6,7 +6,7 @@
 //! | attention before its keys; a decode run that skips a layer | `Dependencies` |
 //! | a finish or a token lost; a finish sent twice; a request not heard | `NothingLost` |
 //! | memory of a request or a flow not given back; a flow's end not heard; a larger budget | `MemoryBalanced` |
-//! | a buffer for every preempted prompt | `ActivationBuffers` |
+//! | a buffer for every preempted prompt; rows for more than the window | `ActivationBuffers` |
 //! | launches withheld | `WorkConserving` |
 //! | classes mixed up; no preemption; decoding before attention | `ReactiveFirst` |
 //! | no cap beside reactive requests; larger batches | `BatchCap` |
@@ -277,6 +277,20 @@ fn no_rest_for_the_igpu() {
 fn a_buffer_for_every_prompt() {
     other_policy(SchedulerInvariant::ActivationBuffers, |policy| {
         policy.prefill.resume = heg_spec::policy::Resume::LeastTimeToCompletion;
+    });
+}
+
+#[test]
+fn rows_for_a_whole_prompt() {
+    other_policy(SchedulerInvariant::ActivationBuffers, |policy| {
+        policy.prefill.window_tokens = u32::MAX;
+    });
+}
+
+#[test]
+fn segments_that_do_not_wait_for_their_rows() {
+    other_policy(SchedulerInvariant::ActivationBuffers, |policy| {
+        policy.prefill.window_tokens = policy.prefill.window_tokens.saturating_mul(2);
     });
 }
 

@@ -222,6 +222,8 @@ fn policy(random: &mut Seeded) -> Policy {
         _ => {}
     }
     prefill.short_prompts_first = [None, None, Some(0.5), Some(4.0)][random.below(4)];
+    // Of a copy, so that the other choices stay as they were.
+    prefill.window_tokens = [1, 48, 4096, 4096][random.clone().below(4)];
     // Chunks that fit none of the machines' kernels.
     prefill.proactive_chunk_tokens = prefill.short_prompts_first.map(|_| 5);
     let decode = &mut policy.decode;

@@ -207,8 +207,8 @@ impl Drop for TraceFile {
 #[cfg(test)]
 mod tests {
     use heg_sched::{
-        Class, ClientId, Finish, HoldReason, Lane, LayerKernel, PromptLogits, RequestId, Segment,
-        Submission, Ticket, WarmKernel, Work,
+        Class, ClientId, Finish, HoldReason, Lane, LayerKernel, PromptLogits, PromptWindow,
+        RequestId, Segment, Submission, Ticket, WarmKernel, Work,
     };
 
     use super::super::{RunTrace, TraceRecorder};
@@ -397,6 +397,7 @@ mod tests {
                 request: submission.id,
                 tokens: 6,
                 reused: 4,
+                window: PromptWindow::WHOLE,
             };
             let begun = launch(Lane::Cpu, 0, Work::Head(submission.id));
             trace.stepped(Micros(1), &Event::Submit(submission), &[reserved, begun]);

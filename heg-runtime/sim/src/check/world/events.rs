@@ -3,8 +3,8 @@
 use heg_spec::policy::AgeingStart;
 
 use heg_sched::{
-    Class, Event, Given, Lane, Micros, RESET_PATIENCE, RequestId, Segment, Submission, Ticket,
-    Transfer, Work,
+    Class, Event, Given, Lane, Micros, PromptLogits, RESET_PATIENCE, RequestId, Segment,
+    Submission, Ticket, Transfer, Work,
 };
 
 use super::{ATTEMPTS, Iteration, Part, Phase, Place, Seen, World};
@@ -185,11 +185,16 @@ impl World {
     }
 
     fn submitted(&mut self, submission: &Submission) {
+        let chunk_tokens = match submission.class {
+            Class::Reactive => self.chunk_tokens[0],
+            Class::Proactive => self.chunk_tokens[1],
+        };
         let seen = Seen {
             submission: *submission,
-            chunk_tokens: match submission.class {
-                Class::Reactive => self.chunk_tokens[0],
-                Class::Proactive => self.chunk_tokens[1],
+            chunk_tokens,
+            segments_max: match submission.prompt_logits {
+                PromptLogits::LastRow => (self.window_tokens / chunk_tokens).max(1),
+                PromptLogits::AllRows => u32::MAX,
             },
             phase: Phase::Queued,
             prompt_tokens: submission.prompt_tokens,

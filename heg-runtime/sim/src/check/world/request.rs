@@ -35,6 +35,8 @@ pub(in crate::check) struct Seen {
     pub(in crate::check) reused: u32,
     /// Number of reserved tokens of memory, if any.
     pub(in crate::check) reserved: Option<u32>,
+    /// Number of segments of its prompt that may be on their way at once.
+    pub(in crate::check) segments_max: u32,
     /// Segments in order of position, without those of which nothing ran.
     pub(in crate::check) parts: Vec<Part>,
     /// Number of emitted tokens.
@@ -156,21 +158,36 @@ impl Seen {
         })
     }
 
+    /// Segments that may be on their way, with those before them: those behind them wait for rows of activations.
+    pub(in crate::check) fn in_window(&self, layers: u32) -> impl Iterator<Item = Part> {
+        let end = self.end_of(layers);
+        let through = self.cut().take_while(|part| part.done == end(part)).count();
+        self.cut().take(through + self.segments_max as usize)
+    }
+
+    /// Number of kernels of a segment.
+    fn end_of(&self, layers: u32) -> impl Fn(&Part) -> u32 {
+        let (tokens, logits) = (self.prompt_tokens, self.submission.prompt_logits);
+        move |part| {
+            let last = part.segment.context() == tokens;
+            let whole = last || logits == PromptLogits::AllRows;
+            3 * layers - if whole { 0 } else { 2 }
+        }
+    }
+
     /// Returns the kernels that may run now, as (segment, layer, kernel).
     pub(in crate::check) fn ready(
         &self,
         model: ModelShape,
     ) -> impl Iterator<Item = (Segment, LayerKernel)> {
         let open = self.phase == Phase::Prefill && self.wanted;
-        let parts = self.cut().filter(move |_| open);
+        let parts = self.in_window(model.layers).filter(move |_| open);
+        let end = self.end_of(model.layers);
         parts.filter_map(move |part| {
             let (layer, kernel) = (part.done / 3, KERNELS[(part.done % 3) as usize]);
-            let last = part.segment.context() == self.prompt_tokens;
-            let whole = last || self.submission.prompt_logits == PromptLogits::AllRows;
-            let end = 3 * model.layers - if whole { 0 } else { 2 };
             let keys =
                 kernel != LayerKernel::Mha || layer < self.keys_before(part.segment.position);
-            (!part.running && part.done < end && keys).then_some((part.segment, kernel))
+            (!part.running && part.done < end(&part) && keys).then_some((part.segment, kernel))
         })
     }
 }

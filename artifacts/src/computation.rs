@@ -24,6 +24,7 @@ pub fn computation_id(manifest: &Manifest) -> Result<SectionId, Error> {
     rest.heg = StageGraphs::default();
     rest.annotations = None;
     rest.partitions = None;
+    rest.pieces.clear();
     rest.gpu = None;
     rest.states.clear();
     rest.provenance = Provenance {

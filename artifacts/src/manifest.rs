@@ -11,6 +11,7 @@
 mod gpu;
 mod graph;
 mod kernel;
+mod piece;
 mod state;
 mod variant;
 
@@ -24,6 +25,7 @@ use crate::content_id::SectionId;
 pub use gpu::{GPU_BYTES_MAX, GpuModule, GpuPart};
 pub use graph::{Crossing, EdgeReach, GraphEdge, GraphNode, StageGraph, StageGraphs};
 pub use kernel::{Kernel, Parameter, Port, Role, Rows, Term, Work};
+pub use piece::{PIECE_TOKENS_MAX, PIECES_MAX, RowsForm, RowsPiece};
 pub use state::{
     BEGINNING_BYTES_MAX, BakedState, STATE_HEAD_BYTES, STATE_NAME_MAX, STATES_MAX, StateForm,
 };
@@ -69,6 +71,9 @@ pub struct Manifest {
     /// bundle runs without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<SectionId>,
+    /// Pieces of products for NPUs that share these by a partition, ascending. A bundle runs without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<RowsPiece>,
     /// Modules for GPUs. A bundle runs without them, by those of the runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuPart>,

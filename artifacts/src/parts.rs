@@ -139,6 +139,7 @@ enum PartKind {
     Layer(usize, Group),
     Head,
     Npu(NpuPlatform, Group),
+    NpuPieces(NpuPlatform),
     /// A baked state, by its place among the others.
     State(usize),
 }
@@ -160,6 +161,7 @@ impl PartKind {
             (Self::Layer(layer, _), Joined::Layers) => format!("weights-{layer:0digits$}"),
             (Self::Head, _) => "weights-head".to_owned(),
             (Self::Npu(platform, group), _) => format!("npu-{platform}-{}", group.name()),
+            (Self::NpuPieces(platform), _) => format!("npu-{platform}-pieces"),
             (Self::State(state), _) => {
                 format!(
                     "state-{}",
@@ -260,6 +262,10 @@ fn kind(manifest: &Manifest, places: &[PartKind], reference: Reference) -> PartK
         | Reference::WeightScales(weight)
         | Reference::WeightCentres(weight) => places.get(weight).copied().unwrap_or(PartKind::Head),
         Reference::StateBeginning(state) | Reference::StatePage(state, _) => PartKind::State(state),
+        Reference::PieceBlob(piece, blob) => {
+            let blob = manifest.pieces.get(piece).and_then(|it| it.blobs.get(blob));
+            blob.map_or(PartKind::Kernels, |blob| PartKind::NpuPieces(blob.platform))
+        }
         Reference::Blob(kernel, variant, blob) => {
             let kernel = manifest.kernels.get(kernel);
             let blob = kernel.and_then(|kernel| kernel.variants.get(variant)?.blobs.get(blob));

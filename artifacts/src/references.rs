@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::content_id::SectionId;
 use crate::manifest::{
-    BakedState, Blob, GpuModule, GpuPart, Kernel, KernelUse, Layer, Manifest, RopeTable,
+    BakedState, Blob, GpuModule, GpuPart, Kernel, KernelUse, Layer, Manifest, RopeTable, RowsPiece,
     ShapeClass, Text, Variant, Weight,
 };
 use heg_spec::Group;
@@ -44,6 +44,8 @@ pub enum Reference {
     Annotations,
     /// `partitions`.
     Partitions,
+    /// `pieces[i].blobs[j].section`.
+    PieceBlob(usize, usize),
     /// `gpu.modules[i].section`.
     GpuModule(usize),
     /// `states[i].beginning`.
@@ -89,6 +91,7 @@ impl Reference {
             Self::Answer(None, _) => "known answer of the head".to_owned(),
             Self::Annotations => "annotations".to_owned(),
             Self::Partitions => "partitions".to_owned(),
+            Self::PieceBlob(piece, blob) => piece_label(manifest, piece, blob),
             Self::GpuModule(index) => {
                 let modules = manifest.gpu.as_ref().map(|gpu| gpu.modules.as_slice());
                 let module = modules.and_then(|modules| modules.get(index));
@@ -132,6 +135,7 @@ impl fmt::Display for Reference {
             Self::Answer(None, _) => f.write_str("head.answer"),
             Self::Annotations => f.write_str("annotations"),
             Self::Partitions => f.write_str("partitions"),
+            Self::PieceBlob(piece, blob) => write!(f, "pieces[{piece}].blobs[{blob}].section"),
             Self::GpuModule(index) => write!(f, "gpu.modules[{index}].section"),
             Self::StateBeginning(state) => write!(f, "states[{state}].beginning"),
             Self::StatePage(state, page) => write!(f, "states[{state}].pages[{page}]"),
@@ -158,6 +162,7 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
         known_answers: _,
         annotations,
         partitions,
+        pieces,
         gpu,
         states,
         provenance: _,
@@ -203,11 +208,32 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
     push_use(Reference::Answer(None, Group::Head), head, &mut found);
     found.extend(annotations.map(|id| (Reference::Annotations, id)));
     found.extend(partitions.map(|id| (Reference::Partitions, id)));
+    push_pieces(pieces, &mut found);
     push_gpu(gpu.as_ref(), &mut found);
     for (index, state) in states.iter().enumerate() {
         push_state(index, state, &mut found);
     }
     found
+}
+
+fn push_pieces(pieces: &[RowsPiece], found: &mut Vec<(Reference, SectionId)>) {
+    for (index, piece) in pieces.iter().enumerate() {
+        let RowsPiece {
+            form: _,
+            rows: _,
+            tokens: _,
+            activations: _,
+            blobs,
+        } = piece;
+        for (number, blob) in blobs.iter().enumerate() {
+            let Blob {
+                platform: _,
+                compatibility: _,
+                section,
+            } = blob;
+            found.push((Reference::PieceBlob(index, number), *section));
+        }
+    }
 }
 
 fn push_gpu(gpu: Option<&GpuPart>, found: &mut Vec<(Reference, SectionId)>) {
@@ -310,6 +336,19 @@ pub(crate) fn label(manifest: &Manifest, id: SectionId) -> String {
 
 fn state_name(manifest: &Manifest, state: usize) -> &str {
     manifest.states.get(state).map_or("?", |state| &state.name)
+}
+
+fn piece_label(manifest: &Manifest, piece: usize, blob: usize) -> String {
+    let found = manifest.pieces.get(piece);
+    let of_blob = found.and_then(|piece| Some((piece, piece.blobs.get(blob)?)));
+    let Some((piece, blob)) = of_blob else {
+        return format!("blob of piece `{piece}`");
+    };
+    let (rows, columns, tokens) = (piece.rows, piece.form.columns, piece.tokens);
+    format!(
+        "blob (platform {}) for {rows} rows of {columns} columns over {tokens} tokens",
+        blob.platform
+    )
 }
 
 fn variant_label(manifest: &Manifest, kernel: usize, variant: usize, what: &str) -> String {

@@ -24,6 +24,10 @@ pub fn slice(manifest: &Manifest, platform: Option<NpuPlatform>) -> Manifest {
     for variant in variants.flat_map(|kernel| &mut kernel.variants) {
         variant.blobs.retain(|blob| Some(blob.platform) == platform);
     }
+    for piece in &mut sliced.pieces {
+        piece.blobs.retain(|blob| Some(blob.platform) == platform);
+    }
+    sliced.pieces.retain(|piece| !piece.blobs.is_empty());
     parts::sort_sections(&mut sliced);
     sliced
 }
@@ -80,5 +84,6 @@ pub fn npu_needs(manifest: &Manifest, platform: NpuPlatform) -> Option<String> {
 
 fn blobs(manifest: &Manifest) -> impl Iterator<Item = &Blob> {
     let variants = manifest.kernels.iter().flat_map(|kernel| &kernel.variants);
-    variants.flat_map(|variant| &variant.blobs)
+    let of_variants = variants.flat_map(|variant| &variant.blobs);
+    of_variants.chain(manifest.pieces.iter().flat_map(|piece| &piece.blobs))
 }

@@ -235,6 +235,19 @@ impl fmt::Display for Cut {
     }
 }
 
+/// Outputs at whose multiples a matrix is cut between CPU programs and another device. Chosen: eight outputs of any element
+/// type, and their scales, are whole words.
+pub const DEVICE_STEP: usize = 8;
+
+/// The first outputs of one of a product's matrices, of `width`, that the first side has if it has `first` of all `rows` of
+/// the product: each matrix is cut at the same ratio, at a multiple of `step`.
+pub const fn matrix_outputs(first: usize, rows: usize, width: usize, step: usize) -> usize {
+    if rows == 0 || first >= rows {
+        return width;
+    }
+    width * first / rows / step * step
+}
+
 /// A cut that does not fit its product.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CutMisfit {

@@ -41,7 +41,7 @@ mod vocabulary;
 
 pub use architecture::Architecture;
 pub use bug::Bug;
-pub use cut::{Cut, CutMisfit, CutProduct, Side};
+pub use cut::{Cut, CutMisfit, CutProduct, DEVICE_STEP, Side, matrix_outputs};
 pub use error::{Problem, SpecError, nearest};
 pub use fusion::Fusion;
 pub use isa::{Isa, UnknownIsa};

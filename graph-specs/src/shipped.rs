@@ -23,8 +23,8 @@ pub const FUSIONS: &[(&str, &str)] = shipped!("fusions": "agent-xpu");
 /// Shipped SoC files: name and text.
 pub const SOCS: &[(&str, &str)] = shipped!("socs":
     "core-ultra-5-125h", "core-ultra-7-258v", "core-ultra-x7-358h", "host-cpu", "host-cpu-f32",
-    "host-cpu-gpu", "host-cpu-openvino", "host-gpu", "host-pair", "host-pair-gpu", "host-roles",
-    "host-roles-openvino", "snapdragon-8-gen3");
+    "host-cpu-gpu", "host-cpu-openvino", "host-gpu", "host-pair", "host-pair-gpu", "host-pair-npu",
+    "host-roles", "host-roles-openvino", "snapdragon-8-gen3");
 
 /// Shipped policy files: name and text.
 pub const POLICIES: &[(&str, &str)] = shipped!("policies":

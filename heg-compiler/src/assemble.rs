@@ -270,6 +270,7 @@ impl<'a> Assembly<'a> {
             known_answers: Some(parts.answers.question),
             annotations: None,
             partitions: None,
+            pieces: Vec::new(),
             gpu: parts.gpu,
             states: Vec::new(),
             provenance: parts.provenance,

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use heg_artifacts::manifest::Manifest;
+use heg_artifacts::manifest::{Manifest, RowsPiece, Section};
 use heg_artifacts::{Error, SectionId, Store, write_bundle};
 use heg_profiler::annotation::{self, SweepLimits, VendorTables};
 use heg_profiler::measure::Profile;
 use heg_profiler::partition::{self, PairModel, PartitionError, Partitions};
-use heg_spec::{NpuPlatform, Soc, shipped};
+use heg_spec::{NpuPlatform, Side, Soc, shipped};
 
 use crate::assemble::{Assembly, Parts};
 use crate::encode::{SourceMemory, encode_weights, source_bytes};
@@ -177,8 +177,8 @@ fn annotate(
 }
 
 /// Adds partitions: the division of the model's products between the two devices of each machine, by estimates of its
-/// NPU's compiler if blobs for that are made, else by data sheets. Reports the size that blobs of these cuts would
-/// have.
+/// NPU's compiler if blobs for that are made, else by data sheets. Reports the size of blobs of the NPU's pieces, which the
+/// bundle gains where CPU programs are the other side.
 fn share(
     manifest: &mut Manifest,
     socs: &[Soc],
@@ -205,6 +205,9 @@ fn share(
         if is_asked {
             let found = cut_blobs(inquirer, soc, &shapes)?;
             cuts.push(found.to_string());
+            if programs_share_with_npu(soc) {
+                add_pieces(manifest, found.pieces, found.sections);
+            }
             partitions.push(found.partition);
         } else {
             partitions.push(of_sheet(soc)?);
@@ -215,6 +218,36 @@ fn share(
     manifest.partitions = Some(section.id);
     manifest.sections.push(section);
     Ok(cuts)
+}
+
+/// Whether CPU programs are the side of a machine's pair that takes what its NPU leaves: they alone give an NPU pieces.
+fn programs_share_with_npu(soc: &Soc) -> bool {
+    let second = soc.pair.as_ref().map(|pair| pair.device(Side::Second));
+    let second = second.and_then(|place| soc.devices.get(place));
+    second.is_some_and(|device| device.programs.is_some())
+}
+
+/// Adds an NPU's pieces of cut products, each once; machines may have some in common.
+fn add_pieces(manifest: &mut Manifest, pieces: Vec<RowsPiece>, sections: Vec<Section>) {
+    for piece in pieces {
+        let mut known = manifest.pieces.iter_mut();
+        match known.find(|known| known.place() == piece.place()) {
+            Some(known) => {
+                for blob in piece.blobs {
+                    if known.blobs.iter().all(|it| it.platform != blob.platform) {
+                        known.blobs.push(blob);
+                    }
+                }
+            }
+            None => manifest.pieces.push(piece),
+        }
+    }
+    manifest.pieces.sort_by_key(RowsPiece::place);
+    for section in sections {
+        if !manifest.sections.contains(&section) {
+            manifest.sections.push(section);
+        }
+    }
 }
 
 fn write(

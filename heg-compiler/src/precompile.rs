@@ -32,8 +32,7 @@ pub struct BlobSummary {
     pub bytes: u64,
     /// Variants without a blob, each with the reason.
     pub left_out: Vec<(String, String)>,
-    /// For each machine that the model is partitioned for by its compiler's estimates: the size that blobs of its cuts
-    /// would have.
+    /// For each machine that the model is partitioned for by its compiler's estimates: the size of blobs of its cuts.
     pub cuts: Vec<String>,
 }
 
@@ -214,23 +213,12 @@ fn enter(
         name: wanted.name.clone(),
         source,
     };
-    let blob = NpuBlob::read(&bytes).map_err(unreadable)?;
-    if let Some(metrics) = blob.perf_metrics().map_err(unreadable)? {
+    let metrics = NpuBlob::read(&bytes).and_then(|blob| blob.perf_metrics());
+    if let Some(metrics) = metrics.map_err(unreadable)? {
         let table = VendorTable::new(metrics.latencies_us().to_vec())?;
         found.vendor.insert(wanted.key, table);
     }
-    let record = blob.compatibility();
-    let entry = Blob {
-        platform: wanted.key.platform,
-        compatibility: Compatibility {
-            compiler: record.compiler().to_string(),
-            elf: record.elf().to_string(),
-            tiles: Some(record.tiles()),
-            stepping: stepping(record.other()),
-            text: record.text().to_owned(),
-        },
-        section: section.id,
-    };
+    let entry = blob_of(&wanted.name, wanted.key.platform, section.id, &bytes)?;
     let variants = kernels
         .get_mut(wanted.key.kernel)
         .map(|kernel| &mut kernel.variants);
@@ -244,6 +232,31 @@ fn enter(
         found.sections.push(section);
     }
     Ok(())
+}
+
+/// A blob as manifests have it, with its own metadata.
+pub(crate) fn blob_of(
+    name: &str,
+    platform: NpuPlatform,
+    section: SectionId,
+    bytes: &[u8],
+) -> Result<Blob, CompileError> {
+    let blob = NpuBlob::read(bytes).map_err(|source| CompileError::Blob {
+        name: name.to_owned(),
+        source,
+    })?;
+    let record = blob.compatibility();
+    Ok(Blob {
+        platform,
+        compatibility: Compatibility {
+            compiler: record.compiler().to_string(),
+            elf: record.elf().to_string(),
+            tiles: Some(record.tiles()),
+            stepping: stepping(record.other()),
+            text: record.text().to_owned(),
+        },
+        section,
+    })
 }
 
 /// The stepping in a record, if any. The compiler of OpenVINO 2026.4 never writes one; drivers check it if present.

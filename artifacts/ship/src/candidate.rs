@@ -188,6 +188,7 @@ fn is_kernel(reference: Reference) -> bool {
         | Reference::WeightScales(_)
         | Reference::WeightCentres(_)
         | Reference::Blob(..)
+        | Reference::PieceBlob(..)
         | Reference::StateBeginning(_)
         | Reference::StatePage(..)
         | Reference::Answer(..) => false,

@@ -251,14 +251,7 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
             blobs,
         } = variant;
         let field = || format!("{field}.variants[{index}]");
-        if !matches!(activations, ElementType::F16 | ElementType::F32) {
-            let found = format!("{activations:?}");
-            return Err(Error::invalid(
-                format!("{}.activations", field()),
-                found,
-                "`F16` or `F32`",
-            ));
-        }
+        check_activations(|| format!("{}.activations", field()), *activations)?;
         if let Some(element) = kv_cache
             && *element != ElementType::Bf16
         {
@@ -333,7 +326,19 @@ fn check_shape_class(
     }
 }
 
-fn check_blobs(field: impl Fn() -> String, blobs: &[Blob]) -> Result<(), Error> {
+/// Fails for element types that no device has for activations.
+pub(super) fn check_activations(
+    field: impl FnOnce() -> String,
+    found: ElementType,
+) -> Result<(), Error> {
+    if matches!(found, ElementType::F16 | ElementType::F32) {
+        return Ok(());
+    }
+    let found = format!("{found:?}");
+    Err(Error::invalid(field(), found, "`F16` or `F32`"))
+}
+
+pub(super) fn check_blobs(field: impl Fn() -> String, blobs: &[Blob]) -> Result<(), Error> {
     let mut platforms = BTreeSet::new();
     for (index, blob) in blobs.iter().enumerate() {
         let Compatibility {

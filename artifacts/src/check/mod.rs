@@ -13,6 +13,7 @@ mod gpu;
 mod graph;
 mod kernels;
 mod model;
+mod pieces;
 mod sections;
 mod states;
 mod uses;
@@ -43,6 +44,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
         known_answers,
         annotations: _,
         partitions: _,
+        pieces: _,
         gpu,
         states: _,
         provenance,
@@ -59,6 +61,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
     kernels::check_kernels(kernels, &widths)?;
     uses::check_layers(layers, manifest)?;
     uses::check_head(head, manifest)?;
+    pieces::check_pieces(manifest, &lengths)?;
     gpu::check_gpu(gpu.as_ref(), &lengths)?;
     states::check_states(manifest, &lengths)?;
     answers::check_answers(known_answers.as_ref(), manifest, &lengths)?;

@@ -19,6 +19,7 @@ mod reject_gpu;
 mod reject_graph;
 mod reject_groups;
 mod reject_manifest;
+mod reject_pieces;
 mod reject_states;
 mod store;
 mod tiny;

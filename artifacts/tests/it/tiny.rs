@@ -202,6 +202,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         }),
         annotations: Some(annotations),
         partitions: None,
+        pieces: Vec::new(),
         gpu: None,
         states,
         provenance: Provenance {

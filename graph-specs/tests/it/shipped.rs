@@ -150,6 +150,6 @@ fn unknown_names_are_refused_with_the_nearest() {
     check(
         shipped::soc("???").unwrap_err(),
         "unknown SoC `???`, expected one of `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`, \
-         `host-cpu`, `host-cpu-f32`, `host-cpu-gpu`, `host-cpu-openvino`, `host-gpu`, `host-pair`, `host-pair-gpu`, `host-roles`, `host-roles-openvino`, `snapdragon-8-gen3`",
+         `host-cpu`, `host-cpu-f32`, `host-cpu-gpu`, `host-cpu-openvino`, `host-gpu`, `host-pair`, `host-pair-gpu`, `host-pair-npu`, `host-roles`, `host-roles-openvino`, `snapdragon-8-gen3`",
     );
 }

@@ -4,18 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use heg_artifacts::manifest::{RowsPiece, Section};
 use heg_profiler::partition::{
-    Company, CutPiece, CutShape, EstimatedPair, PairLatencies, PairModel, PartitionError,
-    SocPartition, partition, products, sparse_shapes,
+    Company, CutPiece, CutShape, EstimatedPair, PairLatencies, PairModel, PairShape,
+    PartitionError, SocPartition, partition, products, sparse_shapes,
 };
-use heg_spec::{CutProduct, Group, NpuPlatform, Side, Soc};
+use heg_spec::{CutProduct, NpuPlatform, Side, Soc};
 
-use super::{Inquirer, Inquiry, Linear, kernel};
+use super::Inquirer;
+use super::pieces::{FirstPiece, LayerMatrices};
 use crate::assemble::{kernel_of, model_of, parameter_of};
 use crate::error::CompileError;
-use crate::graph::{Activation, Op};
-use crate::heg::KernelBody;
-use crate::lower::WeightsFirst;
 use crate::plan::Plan;
 
 /// Computes the cuts of each machine; returns the results as text.
@@ -42,29 +41,24 @@ pub(crate) struct CutBlobs {
     platform: NpuPlatform,
     /// Number of pieces compiled for estimates before the cuts were chosen.
     asked: usize,
-    /// Pieces of the chosen cuts.
-    pieces: Vec<CompiledPiece>,
-    /// Bytes of distinct blobs.
-    blob_bytes: u64,
+    /// First device's parts in the chosen cuts.
+    parts: Vec<CompiledPart>,
+    /// Pieces of their matrices, as bundles have them, ascending.
+    pub(crate) pieces: Vec<RowsPiece>,
+    /// Distinct blobs of these.
+    pub(crate) sections: Vec<Section>,
     /// Bytes of all weights.
     weight_bytes: u64,
     /// Pieces that the compiler refuses, each with the reason.
     left_out: Vec<(String, String)>,
 }
 
-/// A part of a product on the first device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct FirstPiece {
+/// A part of a product with blobs for its matrices.
+struct CompiledPart {
     product: CutProduct,
-    rows: u32,
-    tokens: u32,
-}
-
-/// A piece with its blob.
-struct CompiledPiece {
-    product: CutProduct,
-    blob_bytes: u64,
-    /// The compiler's estimate relative to the one interpolated between the pieces compiled before.
+    /// Sections of its blobs, one for each matrix.
+    blobs: Vec<Section>,
+    /// The compiler's estimate relative to the one interpolated between the parts compiled before.
     error: Option<f64>,
 }
 
@@ -88,51 +82,56 @@ pub(crate) fn cut_blobs(
     let platform = npu_of(soc).ok_or(CompileError::NothingToAsk {
         expected: "a machine whose first device has an NPU's `platform`",
     })?;
-    let layer = LayerProducts::of(inquirer.plan);
+    let layer = LayerMatrices::of(inquirer.plan);
     let sparse = sparse_shapes(shapes, pair);
-    let pieces: Vec<FirstPiece> = sparse
+    let part = |at: &PairShape| FirstPiece {
+        product: at.shape.product,
+        rows: at.rows,
+        tokens: at.tokens,
+    };
+    let parts: Vec<FirstPiece> = sparse.iter().map(part).collect();
+    let replies = layer.ask(inquirer, &parts, platform)?;
+    let known = sparse
         .iter()
-        .map(|at| FirstPiece {
-            product: at.shape.product,
-            rows: at.rows,
-            tokens: at.tokens,
-        })
-        .collect();
-    let replies = inquirer.ask(&layer.inquiries(&pieces, platform))?;
-    let known = sparse.iter().zip(&replies);
-    let known = known.filter_map(|(at, reply)| Some((*at, reply.as_ref().ok()?.latency_us?)));
+        .filter_map(|at| Some((*at, layer.estimate_us(part(at), &replies)?)));
     let latencies = EstimatedPair::new(known, model).map_err(PartitionError::from)?;
     let chunk_tokens = pair.static_tokens.last().copied().unwrap_or(1);
     let partition = partition(&soc.name, pair, &latencies, shapes, chunk_tokens)?;
     let chosen = first_pieces(&partition);
-    let replies = inquirer.ask(&layer.inquiries(&chosen, platform))?;
     let mut found = CutBlobs {
         partition,
         platform,
-        asked: sparse.len(),
+        asked: replies.len(),
+        parts: Vec::new(),
         pieces: Vec::new(),
-        blob_bytes: 0,
+        sections: Vec::new(),
         weight_bytes: weight_bytes(inquirer.plan),
         left_out: Vec::new(),
     };
-    let mut blobs = BTreeMap::new();
-    for (piece, reply) in chosen.iter().zip(replies) {
+    let replies = layer.ask(inquirer, &chosen, platform)?;
+    for part in chosen {
+        let blobs = layer.pieces(part).into_iter();
+        let blobs = blobs.filter_map(|piece| Some(replies.get(&piece)?.as_ref().ok()?.made.blob));
+        let expected_us = part.expected_us(shapes, &latencies);
+        let ratio = layer.estimate_us(part, &replies).zip(expected_us);
+        found.parts.push(CompiledPart {
+            product: part.product,
+            blobs: blobs.collect(),
+            error: ratio.map(|(estimate, expected)| (estimate / expected - 1.0).abs()),
+        });
+    }
+    for (piece, reply) in &replies {
         match reply {
             Err(error) => found.left_out.push((piece.to_string(), error.to_string())),
             Ok(reply) => {
-                let blob = reply.made.blob;
-                blobs.insert(blob.id, blob.bytes);
-                let expected_us = piece.expected_us(shapes, &latencies);
-                let ratio = reply.latency_us.zip(expected_us);
-                found.pieces.push(CompiledPiece {
-                    product: piece.product,
-                    blob_bytes: blob.bytes,
-                    error: ratio.map(|(estimate, expected)| (estimate / expected - 1.0).abs()),
-                });
+                let (made, section) = layer.made(*piece, (platform, reply), inquirer)?;
+                found.pieces.push(made);
+                if !found.sections.contains(&section) {
+                    found.sections.push(section);
+                }
             }
         }
     }
-    found.blob_bytes = blobs.values().sum();
     Ok(found)
 }
 
@@ -171,16 +170,6 @@ impl FirstPiece {
     }
 }
 
-impl fmt::Display for FirstPiece {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} rows of {} over {} tokens",
-            self.rows, self.product, self.tokens
-        )
-    }
-}
-
 /// Bytes of a model's stored weights, each counted once.
 fn weight_bytes(plan: &Plan) -> u64 {
     let weights = plan.weights();
@@ -188,70 +177,6 @@ fn weight_bytes(plan: &Plan) -> u64 {
         .iter()
         .map(|param| parameter_of(param, plan.weights).bytes());
     bytes.sum()
-}
-
-/// The linear operators of a layer and of the head, in execution order. Every layer has the same ones.
-struct LayerProducts {
-    /// Query, key and value projections.
-    qkv: Vec<Linear>,
-    /// Output, gate, up and down projections.
-    ffn: Vec<Linear>,
-    head: Vec<Linear>,
-    activation: Option<Activation>,
-}
-
-impl LayerProducts {
-    fn of(plan: &Plan) -> Self {
-        let ops = |group| {
-            let mut bodies = plan.heg.kernels.iter();
-            let body = bodies.find(|body| body.group == group);
-            body.into_iter().flat_map(|body| &body.ops)
-        };
-        let linears = |group| ops(group).filter_map(|op| Linear::of(&op.op)).collect();
-        let activation = ops(Group::Ffn).find_map(|op| match op.op {
-            Op::Gated(activation) => Some(activation),
-            _ => None,
-        });
-        Self {
-            qkv: linears(Group::Qkv),
-            ffn: linears(Group::Ffn),
-            head: linears(Group::Head),
-            activation,
-        }
-    }
-
-    fn inquiries(&self, pieces: &[FirstPiece], platform: NpuPlatform) -> Vec<Inquiry> {
-        let each = pieces.iter().map(|piece| Inquiry {
-            name: format!("{piece} for NPU {platform}"),
-            body: self.body(piece.product, piece.rows),
-            tokens: piece.tokens,
-            weights_first: WeightsFirst::NONE,
-            platform,
-        });
-        each.collect()
-    }
-
-    /// The first rows of a product as a kernel; for queries, keys and values, those of the same number of groups of
-    /// heads.
-    fn body(&self, product: CutProduct, rows: u32) -> KernelBody {
-        let (linears, gate) = match product {
-            CutProduct::Qkv | CutProduct::Attention => (&self.qkv[..], None),
-            CutProduct::Out => (self.ffn.get(..1).unwrap_or_default(), None),
-            CutProduct::GateUp => (self.ffn.get(1..3).unwrap_or_default(), self.activation),
-            CutProduct::Down => (self.ffn.get(3..).unwrap_or_default(), None),
-            CutProduct::Head => (&self.head[..], None),
-        };
-        let all: u64 = match product {
-            CutProduct::GateUp => linears.first().map_or(1, Linear::rows).into(),
-            _ => linears.iter().map(|linear| u64::from(linear.rows())).sum(),
-        };
-        let part = |linear: &Linear| {
-            let part = u64::from(linear.rows()) * u64::from(rows) / all.max(1);
-            linear.first(u32::try_from(part).unwrap_or(u32::MAX))
-        };
-        let parts: Vec<Linear> = linears.iter().map(part).collect();
-        kernel(&parts, gate)
-    }
 }
 
 impl fmt::Display for CutBlobs {
@@ -264,32 +189,31 @@ impl fmt::Display for CutBlobs {
         )?;
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         for product in CutProduct::ALL {
-            let pieces: Vec<_> = self
-                .pieces
-                .iter()
-                .filter(|it| it.product == product)
-                .collect();
-            if pieces.is_empty() {
+            let parts = self.parts.iter().filter(|it| it.product == product);
+            let parts: Vec<_> = parts.collect();
+            if parts.is_empty() {
                 continue;
             }
-            let bytes = pieces.iter().map(|piece| piece.blob_bytes).sum();
-            let mut errors: Vec<f64> = pieces.iter().filter_map(|piece| piece.error).collect();
+            let blobs = parts.iter().flat_map(|part| &part.blobs);
+            let blobs: BTreeMap<_, _> = blobs.map(|blob| (blob.id, blob.bytes)).collect();
+            let mut errors: Vec<f64> = parts.iter().filter_map(|part| part.error).collect();
             errors.sort_by(f64::total_cmp);
             let median = errors.get(errors.len() / 2).copied().unwrap_or(f64::NAN);
             writeln!(
                 f,
                 "  {product:<9} {:>4} blobs {:>7.1} MB, expected within {:.1}% (median)",
-                pieces.len(),
-                megabytes(bytes),
+                blobs.len(),
+                megabytes(blobs.values().sum()),
                 100.0 * median
             )?;
         }
-        let share = 100.0 * self.blob_bytes as f64 / self.weight_bytes as f64;
+        let blob_bytes = self.sections.iter().map(|section| section.bytes).sum();
+        let share = 100.0 * blob_bytes as f64 / self.weight_bytes as f64;
         writeln!(
             f,
             "  in all    {:>4} blobs {:>7.1} MB, {share:.1}% of {:.1} MB of weights",
-            self.pieces.len(),
-            megabytes(self.blob_bytes),
+            self.sections.len(),
+            megabytes(blob_bytes),
             megabytes(self.weight_bytes)
         )?;
         for (piece, why) in &self.left_out {

@@ -1,11 +1,12 @@
 //! Compiles products as separate kernels with the NPU's compiler, to find the faster order of their operands (`orders`)
-//! and a machine's cuts by its estimates, with their blobs (`cuts`).
+//! and a machine's cuts by its estimates (`cuts`), with blobs for the NPU's pieces of them (`pieces`).
 //!
 //! Blobs are kept in the store like those of bundles, so that a killed run is resumed and a second one compiles
 //! nothing.
 
 mod cuts;
 mod orders;
+mod pieces;
 
 use std::cell::Cell;
 

@@ -134,6 +134,7 @@ fn describe(manifest: &Manifest, bytes: usize) -> String {
     }
     text.push('\n');
     text.push_str(&graph::describe(manifest));
+    text.push_str(&partitions::piece_lines(manifest));
     for state in &manifest.states {
         text.push_str(&state_line(state, state_bytes(manifest, state)));
     }

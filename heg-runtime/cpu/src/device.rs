@@ -18,13 +18,13 @@ use crate::listed::{ListedOrder, ListedPhase};
 use crate::memory::Scratch;
 use crate::pace::{IdleSide, Pace, PaceKey};
 use crate::part_clock::{PartClock, PartTimes};
-use crate::partner::{PARTNER_STEP, PartnerSide};
+use crate::partner::{PartnerForms, PartnerSide};
 use crate::placement::Placement;
 use crate::pool::{Crew, PairWatch, Pool, Taken};
 use crate::product::Panel;
 use crate::solo_tuner::{MemoryBound, PhaseTiming, SoloTuner};
 use heg_spec::policy::Synchronisation;
-use heg_spec::{Bug, Isa, Side, bug};
+use heg_spec::{Bug, DEVICE_STEP, Isa, Side, bug};
 
 /// Options of a device.
 #[derive(Debug, Clone, Copy)]
@@ -288,6 +288,8 @@ impl CpuDevice {
         self.listed.clear();
         let partner = self.partner_side();
         let hand_over_ns = self.hand_over_ns();
+        let forms = self.partner.as_ref().map(|it| it.partner.forms());
+        let forms = forms.unwrap_or(PartnerForms::AnySize);
         let mut divide = |work: WorkItem, is_long: bool| match &self.partition {
             Some(partition) => {
                 let times = self.pace.times(PaceKey {
@@ -296,7 +298,9 @@ impl CpuDevice {
                 });
                 let faster = SIDES[usize::from(times[0] > times[1])];
                 let memory_bound = MemoryBound::of(&work, is_long);
-                let alone = memory_bound.and_then(|it| self.solo_tuner.next(it, faster));
+                let is_free = forms == PartnerForms::AnySize;
+                let alone = memory_bound.filter(|_| is_free);
+                let alone = alone.and_then(|it| self.solo_tuner.next(it, faster));
                 let work = WorkItem {
                     times,
                     hand_over_ns,
@@ -304,7 +308,7 @@ impl CpuDevice {
                     ..work
                 };
                 let step = match self.partner {
-                    Some(_) => PARTNER_STEP,
+                    Some(_) => DEVICE_STEP,
                     None => 1,
                 };
                 Division::of(&partition.cut(work), work).in_steps(step)

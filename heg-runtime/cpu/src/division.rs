@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use heg_spec::{Cut, CutProduct, Side};
+use heg_spec::{Cut, CutProduct, Side, matrix_outputs};
 
 use crate::part_clock::PartTimes;
 
@@ -116,12 +116,7 @@ impl Division {
     /// Area `number` of a side, of a matrix or set of heads with `width` outputs, in a call of `tokens` tokens. It may
     /// be empty.
     pub(crate) fn area(self, side: Side, number: usize, width: usize, tokens: usize) -> Area {
-        let own = match self.of {
-            0 => width,
-            // Each of several matrices is cut at the same ratio.
-            of if self.first == of => width,
-            of => width * self.first / of / self.step * self.step,
-        };
+        let own = matrix_outputs(self.first, self.of, width, self.step);
         let (outputs, tokens) = match (side, number) {
             (Side::First, 0) => (0..own, self.rows(side, tokens)),
             (Side::Second, 0) => (own..width, 0..tokens),

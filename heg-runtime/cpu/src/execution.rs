@@ -69,7 +69,7 @@ pub(crate) struct Strided {
 
 impl Strided {
     /// The rows from `row` on.
-    fn starting_at(self, row: usize) -> Self {
+    pub(crate) fn starting_at(self, row: usize) -> Self {
         Self {
             first: self.first.wrapping_add(row * self.stride),
             ..self
@@ -195,7 +195,7 @@ impl Execution<'_> {
     }
 
     /// The matrices of a phase's product; empty for other phases.
-    fn parts(&self, phase: usize) -> &[Part] {
+    pub(crate) fn parts(&self, phase: usize) -> &[Part] {
         match self.kernel.phases.get(phase) {
             Some(StepPhase::Product(step)) => match self.kernel.program.steps.get(*step) {
                 Some(Step::Product { parts, .. }) => parts,
@@ -314,7 +314,7 @@ impl Execution<'_> {
     }
 
     /// The term that a part's outputs are added to, from `row` on; `None` if it has none.
-    fn residual(&self, part: &Part, row: usize) -> Result<Option<Residual>, Bug> {
+    pub(crate) fn residual(&self, part: &Part, row: usize) -> Result<Option<Residual>, Bug> {
         let Some(residual) = part.residual else {
             return Ok(None);
         };
@@ -443,7 +443,7 @@ impl Execution<'_> {
     }
 
     /// The rows of a buffer with a constant stride.
-    fn strided(&self, id: BufferId) -> Result<Strided, Bug> {
+    pub(crate) fn strided(&self, id: BufferId) -> Result<Strided, Bug> {
         match self.kernel.layouts.get(id.0 as usize) {
             Some(Layout::Plain(first)) => Ok(self.plain(*first, id, 0)),
             Some(Layout::Input(port)) => self.port_rows(*port, self.call.inputs),
@@ -453,7 +453,7 @@ impl Execution<'_> {
     }
 
     /// Rows of a buffer in scratch memory, from `row` on.
-    fn plain(&self, first: usize, id: BufferId, row: usize) -> Strided {
+    pub(crate) fn plain(&self, first: usize, id: BufferId, row: usize) -> Strided {
         let rows = Strided {
             first: self.scratch_at(first),
             stride: plain_stride(self.kernel.width(id)),

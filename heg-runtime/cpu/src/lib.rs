@@ -22,6 +22,8 @@ mod memory;
 mod pace;
 mod part_clock;
 mod partner;
+#[allow(unsafe_code, reason = "rows that a partner has computed")]
+mod partner_rows;
 mod placement;
 mod platform;
 #[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]
@@ -44,7 +46,7 @@ pub use kernel::CpuKernel;
 pub use memory::ProgramRows;
 pub use part_clock::PartTimes;
 pub use partner::{
-    PARTNER_STEP, Partner, PartnerArea, PartnerFailure, PartnerKernel, PartnerMemory,
+    Partner, PartnerArea, PartnerFailure, PartnerForms, PartnerKernel, PartnerMemory,
     PartnerProduct, PartnerSide,
 };
 pub use placement::Placement;

@@ -83,7 +83,7 @@ impl ListedOrder {
             let work = execution.work_item(index);
             let division = match execution.sole_side(index) {
                 Some(side) => Division::of(&Cut::Whole(side), work),
-                None => divide(work, rows > FEW_ROWS),
+                None => execution.as_partner_takes(index, work, divide(work, rows > FEW_ROWS)),
             };
             if work.product == Some(CutProduct::Attention) {
                 for (side, items) in SIDES.into_iter().zip(&mut items) {

@@ -12,16 +12,17 @@ use std::time::Duration;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared};
 use heg_artifacts::program::{BufferId, Part, Program, StepPhase};
-use heg_spec::{CutProduct, Side};
+use heg_spec::{Cut, CutProduct, Side};
 
 use crate::call::CpuCall;
 use crate::device::Address;
-use crate::division::{Area, Division, SIDES};
+use crate::division::{Area, Division, SIDES, WorkItem};
 use crate::error::CpuError;
 use crate::execution::{Execution, Ran};
 use crate::pool::Taken;
 
-/// A device that computes parts of products, with the bits of the CPU.
+/// A device that computes parts of products: with the bits of the CPU if it takes areas of any size, else as near to them as
+/// its own numbers are.
 pub trait Partner: Send + Sync {
     /// Memory that it works on, too; `None` if it has none left.
     fn memory(&self, bytes: usize) -> Option<PartnerMemory>;
@@ -34,8 +35,18 @@ pub trait Partner: Send + Sync {
         kv: ElementType,
     ) -> Option<Arc<dyn PartnerKernel>>;
 
+    /// The areas that it can compute.
+    fn forms(&self) -> PartnerForms {
+        PartnerForms::AnySize
+    }
+
     /// Whether it was lost: it takes nothing any more.
     fn is_lost(&self) -> bool;
+
+    /// The reason why it was lost, in words, if it is known.
+    fn why_lost(&self) -> Option<String> {
+        None
+    }
 
     /// Number of calls of [`PartnerKernel::compute`] that were done.
     fn parts(&self) -> u64;
@@ -45,6 +56,11 @@ pub trait Partner: Send + Sync {
 pub trait PartnerKernel: fmt::Debug + Send + Sync {
     /// Whether the partner reaches all that it needs to compute areas of a product.
     fn takes(&self, product: &PartnerProduct<'_>) -> bool;
+
+    /// Whether it computes just these areas of a product that it [takes](Self::takes).
+    fn takes_areas(&self, _: &PartnerProduct<'_>, _: &[PartnerArea]) -> bool {
+        true
+    }
 
     /// Computes areas of a product, and returns when the results are there, with the time that the partner was busy; `None`
     /// if it does not know.
@@ -68,6 +84,18 @@ pub struct PartnerProduct<'a> {
     pub call: &'a CpuCall<'a>,
     /// Scratch rows of the call, laid out as the program says.
     pub scratch: *const u8,
+    pub(crate) execution: &'a Execution<'a>,
+    /// The areas that the partner was given to compute.
+    pub(crate) areas: &'a [PartnerArea],
+}
+
+/// The sizes of areas that a partner computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartnerForms {
+    /// Any: cuts may follow the speeds of the run, and each side may be tried alone.
+    AnySize,
+    /// Those that were compiled ahead of time: a cut into other areas leaves the product to the CPU.
+    Compiled,
 }
 
 /// Outputs of one of a product's matrices, for some tokens of a call.
@@ -75,22 +103,18 @@ pub struct PartnerProduct<'a> {
 pub struct PartnerArea {
     /// Number of the matrix in the product.
     pub part: usize,
-    /// Outputs, from a multiple of [`PARTNER_STEP`] on.
+    /// Outputs, from a multiple of [`DEVICE_STEP`](heg_spec::DEVICE_STEP) on.
     pub outputs: Range<usize>,
     /// Tokens.
     pub tokens: Range<usize>,
 }
-
-/// Outputs at whose multiples a matrix is cut between the CPU and a partner. Chosen: eight outputs of any element type,
-/// and their scales, are whole words.
-pub const PARTNER_STEP: usize = 8;
 
 /// The reason why a partner has not computed what it was given.
 #[derive(Debug)]
 pub enum PartnerFailure {
     /// It is lost, or refused the work, and writes nothing any more.
     Ended,
-    /// It may still write results at any time, so that nobody may use the memory.
+    /// It may still write results into memory of the call at any time, so that nobody may use that.
     MayWrite(Box<dyn Error + Send + Sync>),
 }
 
@@ -161,9 +185,29 @@ impl Execution<'_> {
             let kernel = self.kernel.partner.as_ref();
             let product = product.filter(|product| *product != CutProduct::Attention);
             let kernel = kernel.filter(|_| product.is_some());
-            kernel.is_some_and(|kernel| kernel.takes(&self.partner_product(*step)))
+            kernel.is_some_and(|kernel| kernel.takes(&self.partner_product(*step, &[])))
         };
         (!takes()).then(|| partner.other())
+    }
+
+    /// The division of a phase, or all of it on the CPU's side if the partner does not compute what that gives it.
+    pub(crate) fn as_partner_takes(
+        &self,
+        phase: usize,
+        work: WorkItem,
+        division: Division,
+    ) -> Division {
+        let partner = self.partner.zip(self.kernel.partner.as_ref());
+        let (Some((side, kernel)), Some(StepPhase::Product(step))) =
+            (partner, self.kernel.phases.get(phase))
+        else {
+            return division;
+        };
+        let areas = self.partner_areas(self.parts(phase), division, side);
+        match areas.is_empty() || kernel.takes_areas(&self.partner_product(*step, &areas), &areas) {
+            true => division,
+            false => Division::of(&Cut::Whole(side.other()), work),
+        }
     }
 
     /// Has a partner compute all of its areas of a product, by a thread of its side. Any other thread, and this one if the
@@ -208,30 +252,35 @@ impl Execution<'_> {
         let Some((side, kernel)) = self.partner.zip(self.kernel.partner.as_ref()) else {
             return Ok(ByPartner::Ended);
         };
-        let shares = self
-            .shares(parts, division, side)
-            .zip((0..parts.len()).cycle());
-        let areas = shares.filter(|(share, _)| share.pieces > 0);
-        let areas: Vec<_> = areas
-            .map(|(share, part)| PartnerArea {
-                part,
-                outputs: share.area.outputs,
-                tokens: share.area.tokens,
-            })
-            .collect();
-        match kernel.compute(&self.partner_product(step), &areas) {
+        let areas = self.partner_areas(parts, division, side);
+        match kernel.compute(&self.partner_product(step, &areas), &areas) {
             Ok(busy) => Ok(ByPartner::Done(busy)),
             Err(PartnerFailure::Ended) => Ok(ByPartner::Ended),
             Err(PartnerFailure::MayWrite(error)) => Err(error),
         }
     }
 
-    fn partner_product(&self, step: usize) -> PartnerProduct<'_> {
+    /// The areas of a product that its division gives the partner.
+    fn partner_areas(&self, parts: &[Part], division: Division, side: Side) -> Vec<PartnerArea> {
+        let shares = self.shares(parts, division, side);
+        let shares = shares.zip((0..parts.len()).cycle());
+        let areas = shares.filter(|(share, _)| share.pieces > 0);
+        let areas = areas.map(|(share, part)| PartnerArea {
+            part,
+            outputs: share.area.outputs,
+            tokens: share.area.tokens,
+        });
+        areas.collect()
+    }
+
+    fn partner_product<'a>(&'a self, step: usize, areas: &'a [PartnerArea]) -> PartnerProduct<'a> {
         let Address(scratch) = self.scratch;
         PartnerProduct {
             step,
             call: self.call,
             scratch: scratch.cast_const(),
+            execution: self,
+            areas,
         }
     }
 }

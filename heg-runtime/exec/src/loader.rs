@@ -14,7 +14,9 @@ use heg_sched::MachineLanes;
 use heg_spec::policy::{PairLevel, Pairing};
 use heg_spec::{DeviceClass, Group, Soc};
 
-use crate::backend::{self, Backend, MovedCaches, Origin, PairLanes, PairSetup, PairedRoles};
+use crate::backend::{
+    self, Backend, MovedCaches, Origin, PairLanes, PairSetup, PairedRoles, PartnerOffer,
+};
 use crate::duty::Duty;
 use crate::error::{ExecError, Loss};
 use crate::form::{BackendIndex, Form};
@@ -84,8 +86,8 @@ impl Loader {
         }
     }
 
-    /// Makes the roles of NPU and iGPU run kernels together. As one lane they may be a GPU and a CPU, which share each product;
-    /// otherwise CPU programs play both.
+    /// Makes the roles of NPU and iGPU run kernels together. As one lane they may be a GPU and a CPU, or an NPU and a CPU, which
+    /// share each product; otherwise CPU programs play both.
     ///
     /// # Errors
     ///
@@ -97,9 +99,13 @@ impl Loader {
             PairLevel::Tensor => KnownCuts::of(&self)?,
             PairLevel::Layer => KnownCuts::default(),
         };
-        let mut partner = None;
+        let (mut partner, mut missing) = (None, None);
         for backend in self.backends.iter_mut().filter(|_| lanes == PairLanes::One) {
-            partner = partner.or(backend.give_partner(&self.bundle)?);
+            match backend.give_partner(&self.bundle)? {
+                PartnerOffer::Device(device) => partner = partner.or(Some(device)),
+                PartnerOffer::Missing(why) => missing = missing.or(Some(why)),
+                PartnerOffer::None => {}
+            }
         }
         if partner.is_some() {
             let devices = facts(&self.soc, &self.backends);
@@ -108,6 +114,7 @@ impl Loader {
         let setup = PairSetup {
             pairing,
             lanes,
+            missing: missing.filter(|_| partner.is_none()),
             partner,
             known,
         };
@@ -371,16 +378,7 @@ fn facts(soc: &Soc, backends: &[Box<dyn Backend>]) -> Vec<DeviceFacts> {
         if all.iter().any(|known| known.role == role) {
             continue;
         }
-        let mut facts = DeviceFacts {
-            role,
-            name: device.openvino.clone(),
-            full_name: String::new(),
-            driver: None,
-            npu: None,
-            programs: None,
-            gpu: None,
-            missing: None,
-        };
+        let mut facts = DeviceFacts::of(device);
         for backend in backends {
             backend.report(device, &mut facts);
         }

@@ -64,6 +64,7 @@ pub(crate) fn manifest() -> Manifest {
         known_answers: None,
         annotations: None,
         partitions: None,
+        pieces: Vec::new(),
         gpu: None,
         states: Vec::new(),
         provenance: Provenance {

@@ -4,6 +4,7 @@
 mod agreement;
 mod alike;
 mod asked;
+mod pairs;
 mod sweep;
 mod trees;
 mod whole;

@@ -54,8 +54,8 @@ pub struct Args {
     /// A profile that `heg profile` wrote, as annotations of that machine; may be given more than once
     #[arg(long = "profile", value_name = "FILE")]
     profiles: Vec<PathBuf>,
-    /// A machine whose two devices share products, a shipped SoC or a .ron file: the bundle says how; may be given more than
-    /// once
+    /// A machine whose two devices share products, a shipped SoC or a .ron file: the bundle says how, and has an NPU's pieces of
+    /// them where the CPU is the other device; may be given more than once
     #[arg(long = "partition", value_name = "SOC")]
     partitions: Vec<String>,
     /// Check the compiler's own work after every pass, as debug builds always do

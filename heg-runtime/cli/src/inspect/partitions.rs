@@ -1,11 +1,14 @@
-//! `heg inspect --partition`: the partitions of a layer's products between two devices.
+//! `heg inspect --partition`: the partitions of a layer's products between two devices. And the pieces of products that a
+//! bundle has for NPUs, which `heg inspect` lists.
 
 use std::fmt::Write as _;
 use std::io::Write;
 
+use heg_artifacts::manifest::{Manifest, RowsPiece};
 use heg_profiler::partition::{ClassCut, Partitions, ProductPartition, SocPartition};
 use heg_runtime::Loaded;
 
+use super::with_unit;
 use crate::failure::input;
 
 /// Prints the bundle's partitions.
@@ -24,6 +27,29 @@ pub(super) fn run(loaded: &Loaded, json: bool) -> anyhow::Result<()> {
         false => write!(out, "{}", describe(&partitions))?,
     }
     Ok(())
+}
+
+/// Describes the pieces of products of a bundle, a line each; nothing if it has none.
+pub(super) fn piece_lines(manifest: &Manifest) -> String {
+    let lines = manifest.pieces.iter().map(|it| piece_line(manifest, it));
+    lines.collect()
+}
+
+fn piece_line(manifest: &Manifest, piece: &RowsPiece) -> String {
+    let bytes_of = |id| {
+        let mut sections = manifest.sections.iter();
+        let section = sections.find(|section| section.id == id);
+        section.map_or(0, |section| section.bytes)
+    };
+    let blobs = piece.blobs.iter().map(|blob| {
+        let bytes = with_unit(bytes_of(blob.section) as f64, "B");
+        format!("NPU {} ({bytes})", blob.platform)
+    });
+    let (form, blobs) = (piece.form, blobs.collect::<Vec<_>>().join(", "));
+    format!(
+        "piece     {} rows of {} columns in {:?}, over {} tokens in {:?}: {blobs}\n",
+        piece.rows, form.columns, form.element, piece.tokens, piece.activations
+    )
 }
 
 fn describe(partitions: &Partitions) -> String {

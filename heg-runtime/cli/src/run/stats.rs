@@ -164,7 +164,7 @@ fn cuts(counts: CutCounts) -> String {
     )
 }
 
-/// Describes the parts of products that a GPU computed.
+/// Describes the parts of products that a GPU or an NPU computed.
 fn parts_on_device(parts: PartStatus) -> String {
     let PartStatus {
         count,
@@ -173,7 +173,7 @@ fn parts_on_device(parts: PartStatus) -> String {
     } = parts;
     let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| ns as f64 / 1e3);
     format!(
-        "GPU    {median_us:>9.1} us  median way there and back of {count} parts, {p99_us:.1} us for 99 in 100"
+        "parts  {median_us:>9.1} us  median way there and back of {count}, {p99_us:.1} us for 99 in 100"
     )
 }
 
@@ -301,8 +301,7 @@ mod tests {
             median_ns: 40_960,
             p99_ns: 163_840,
         };
-        let line =
-            "GPU         41.0 us  median way there and back of 96 parts, 163.8 us for 99 in 100";
+        let line = "parts       41.0 us  median way there and back of 96, 163.8 us for 99 in 100";
         assert_eq!(parts_on_device(parts), line);
     }
 

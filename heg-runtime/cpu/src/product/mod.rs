@@ -36,7 +36,7 @@ pub(crate) use float::{FloatProduct, float_product};
 use heg_artifacts::manifest::{ElementType, Parameter};
 pub(crate) use nibbles::{Grouped, unpack};
 use operand::Operand;
-pub(crate) use operand::{Bits, Rounded, WeightKind};
+pub(crate) use operand::{Bits, Rounded, WeightKind, read_operand};
 use std::ops::Range;
 use vector::Kernels;
 

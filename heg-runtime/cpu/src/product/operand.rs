@@ -211,6 +211,44 @@ pub(super) unsafe fn round<const DIGITS: usize>(
     unsafe { operand.sum(row).cast_mut().write(sum) };
 }
 
+/// Reads what the integers of a row of an operand stand for.
+///
+/// # Safety
+///
+/// `operand` has the bytes of an operand of `rows` rows, and `row` is less than `rows`.
+pub(crate) unsafe fn read_operand(
+    form: Rounded,
+    rows: usize,
+    row: usize,
+    operand: *const u8,
+    into: &mut [f32],
+) {
+    let operand = Operand::new(form, rows, operand);
+    for (column, x) in into.iter_mut().enumerate().take(form.width) {
+        let (block, half) = (column / BLOCK, column % BLOCK / GROUP);
+        let place = half * GROUP + place_in_group(form.weight_kind, column % GROUP);
+        // SAFETY: the operand has all columns of its rows, and a scale for each of their groups.
+        let (q, scale) = unsafe {
+            let digits = operand.digits(block, row).add(place);
+            let first = i32::from(digits.read());
+            let q = match form.bits {
+                Bits::Eight => first,
+                Bits::Sixteen => first * BASE + i32::from(digits.add(BLOCK).read()),
+            };
+            (q, operand.scales(block, row).add(half).read())
+        };
+        *x = q as f32 * scale;
+    }
+}
+
+/// The place of a column among the digits of its group: see [`evens_first`].
+fn place_in_group(weight_kind: WeightKind, column: usize) -> usize {
+    match weight_kind {
+        WeightKind::Bytes => column,
+        WeightKind::Nibbles => column % 2 * (GROUP / 2) + column / 2,
+    }
+}
+
 /// Reorders digits: even columns, then odd ones.
 #[inline(always)]
 fn evens_first(digits: &[i8; GROUP]) -> [i8; GROUP] {

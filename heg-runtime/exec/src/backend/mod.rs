@@ -115,10 +115,9 @@ pub(crate) trait Backend: Send + Sync {
     /// Takes sections from memory that is laid out like the bundle's file.
     fn read_from(&mut self, _: &Arc<dyn Memory>) {}
 
-    /// Gives the device of a role up to a pair, whose partner it becomes: it runs nothing alone from then on. `None` if it
-    /// has none that computes parts of kernels.
-    fn give_partner(&mut self, _: &Arc<Bundle>) -> Result<Option<PairPartner>, ExecError> {
-        Ok(None)
+    /// Gives the device of a role up to a pair, whose partner it becomes: it runs nothing alone from then on.
+    fn give_partner(&mut self, _: &Arc<Bundle>) -> Result<PartnerOffer, ExecError> {
+        Ok(PartnerOffer::None)
     }
 
     /// Has the roles of NPU and iGPU run kernels together, one of them by a device of another back end if that gave one;
@@ -143,7 +142,19 @@ pub(crate) struct PairSetup {
     pub(crate) lanes: PairLanes,
     /// The device that one of the roles is, if it is not a CPU.
     pub(crate) partner: Option<PairPartner>,
+    /// Why CPU programs alone play a role whose device was to be the partner, if they do.
+    pub(crate) missing: Option<String>,
     pub(crate) known: KnownCuts,
+}
+
+/// What a back end has for a pair.
+pub(crate) enum PartnerOffer {
+    /// No device that computes parts of kernels.
+    None,
+    /// Such a device, which cannot be used for this reason.
+    Missing(String),
+    /// A device.
+    Device(PairPartner),
 }
 
 /// A device that computes parts of the products of CPU programs.

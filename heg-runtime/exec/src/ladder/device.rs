@@ -8,6 +8,7 @@
 use std::fmt;
 
 use heg_artifacts::manifest::{Blob, Variant};
+use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, NpuPlatform};
 use serde::Serialize;
 
@@ -102,6 +103,20 @@ pub enum Misfit {
 }
 
 impl DeviceFacts {
+    /// What is known of a device before anybody asked it.
+    pub(crate) fn of(device: &Device) -> Self {
+        Self {
+            role: device.class,
+            name: device.openvino.clone(),
+            full_name: String::new(),
+            driver: None,
+            npu: None,
+            programs: None,
+            gpu: None,
+            missing: None,
+        }
+    }
+
     /// The class of variants that it runs: the CPU's if the CPU plays the role with programs, else those of its role.
     pub(crate) fn variants(&self) -> DeviceClass {
         match self.programs {

@@ -3,11 +3,19 @@
 use std::sync::OnceLock;
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{Kernel, Variant};
+use heg_artifacts::manifest::{Blob, Kernel, RowsPiece, Variant};
 
 use crate::error::SoftNpuError;
 use crate::log::note;
 use crate::settings::settings;
+
+/// What a blob was compiled from.
+pub(super) enum BlobSource<'c> {
+    /// A kernel of a bundle.
+    Kernel(CatalogEntry<'c>),
+    /// A piece of a product.
+    Piece(&'c RowsPiece),
+}
 
 /// The place of a blob's description.
 pub(super) struct CatalogEntry<'c> {
@@ -39,21 +47,27 @@ pub(super) fn find<'c>(
     bundles: &'c [Bundle],
     bytes: &[u8],
     name: &str,
-) -> Result<CatalogEntry<'c>, SoftNpuError> {
+) -> Result<BlobSource<'c>, SoftNpuError> {
     for bundle in bundles {
+        let has = |blobs: &[Blob]| {
+            let mut sections = blobs.iter().map(|blob| blob.section);
+            sections.any(|section| {
+                let section = bundle.section_unverified(section).unwrap_or_default();
+                section.starts_with(bytes)
+            })
+        };
+        let mut pieces = bundle.manifest().pieces.iter();
+        if let Some(piece) = pieces.find(|piece| has(&piece.blobs)) {
+            return Ok(BlobSource::Piece(piece));
+        }
         for kernel in &bundle.manifest().kernels {
             for variant in &kernel.variants {
-                let mut sections = variant.blobs.iter().map(|blob| blob.section);
-                let is_of = |section| {
-                    let section = bundle.section_unverified(section).unwrap_or_default();
-                    section.starts_with(bytes)
-                };
-                if sections.any(is_of) {
-                    return Ok(CatalogEntry {
+                if has(&variant.blobs) {
+                    return Ok(BlobSource::Kernel(CatalogEntry {
                         bundle,
                         kernel,
                         variant,
-                    });
+                    }));
                 }
             }
         }

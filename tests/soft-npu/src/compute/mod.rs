@@ -1,4 +1,4 @@
-//! Computes a blob by the CPU program of its kernel, on the memory that the run is given.
+//! Computes a blob by the CPU program of its kernel, or of its piece of a product, on the memory that the run is given.
 //!
 //! A blob is found in the bundles of `SOFT_NPU_BUNDLES` by its bytes, which say only which kernel it is. Activations
 //! and weights come from the arguments alone, by the order of the blob's ports: a wrong port, address or weight gives a
@@ -6,6 +6,7 @@
 
 mod catalog;
 mod convert;
+mod piece;
 mod processor;
 mod recipe;
 

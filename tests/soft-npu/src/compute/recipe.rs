@@ -4,13 +4,13 @@ use heg_artifacts::manifest::{ElementType, Kernel, Parameter, Port, Role, Rows, 
 use heg_artifacts::program::Program;
 use heg_cpu::{Activations, CpuKernel};
 
-use super::catalog::{self, CatalogEntry};
+use super::catalog::{self, BlobSource, CatalogEntry};
 use crate::blob::BlobFacts;
 use crate::error::SoftNpuError;
 
 /// The computation of a blob.
 pub(crate) struct Recipe {
-    kernel: String,
+    pub(super) kernel: String,
     pub(super) program: CpuKernel,
     pub(super) shape: ShapeClass,
     /// The first of the blob's ports.
@@ -63,7 +63,7 @@ impl RecipePort {
 }
 
 impl RecipeWeight {
-    fn new(parameter: &Parameter) -> Self {
+    pub(super) fn new(parameter: &Parameter) -> Self {
         let elements = parameter.shape.iter().map(|dim| u64::from(*dim));
         let elements = elements.fold(1, u64::saturating_mul);
         let values = parameter.element.bytes_of(elements).unwrap_or(u64::MAX);
@@ -93,8 +93,10 @@ impl Recipe {
     /// [`SoftNpuError::Unknown`] if no bundle has it, [`SoftNpuError::NoProgram`], [`SoftNpuError::Port`] if the blob
     /// has other ports than its kernel, and errors of the program.
     pub(crate) fn of(bytes: &[u8], facts: &BlobFacts) -> Result<Self, SoftNpuError> {
-        let entry = catalog::find(catalog::bundles(), bytes, &facts.name)?;
-        let recipe = Self::from_entry(&entry)?;
+        let recipe = match catalog::find(catalog::bundles(), bytes, &facts.name)? {
+            BlobSource::Kernel(entry) => Self::from_entry(&entry)?,
+            BlobSource::Piece(piece) => Self::of_piece(piece)?,
+        };
         recipe.check(facts)?;
         Ok(recipe)
     }

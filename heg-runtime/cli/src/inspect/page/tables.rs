@@ -308,6 +308,11 @@ fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
             let platform = blob.map_or(0, |blob| blob.platform.number());
             return (BLOBS, format!("NPU blobs for {platform}"));
         }
+        Reference::PieceBlob(piece, blob) => {
+            let blob = manifest.pieces.get(piece).and_then(|it| it.blobs.get(blob));
+            let platform = blob.map_or(0, |blob| blob.platform.number());
+            return (BLOBS, format!("NPU blobs for {platform}"));
+        }
         Reference::VariantIr(..) => (2, "OpenVINO IRs"),
         Reference::Literals => (3, "literals of the IRs"),
         Reference::VariantProgram(..) => (4, "CPU programs"),

@@ -30,7 +30,7 @@ use heg_spec::soc::{Device, Gpu};
 use heg_spec::{Activations, DeviceClass, Soc};
 
 use super::runner::Runner;
-use super::{Backend, Origin, PAIRED_ROLES, PairPartner, Session, SessionRoom};
+use super::{Backend, Origin, PAIRED_ROLES, PairPartner, PartnerOffer, Session, SessionRoom};
 use crate::error::{ExecError, chain};
 use crate::gpu_examiner::GpuExaminer;
 use crate::ladder::{DeviceFacts, GpuFacts, Rung, RungSource};
@@ -200,21 +200,21 @@ impl Backend for GpuPrograms {
         matches!(role, Some(Ok(role)) if self.runs(rung) && role.device.is_lost())
     }
 
-    fn give_partner(&mut self, bundle: &Arc<Bundle>) -> Result<Option<PairPartner>, ExecError> {
+    fn give_partner(&mut self, bundle: &Arc<Bundle>) -> Result<PartnerOffer, ExecError> {
         let of_role = PAIRED_ROLES.map(|role| self.of_role.get(&role)?.as_ref().ok());
         let (class, role) = match of_role {
             [Some(role), None] => (DeviceClass::Npu, role),
             [None, Some(role)] => (DeviceClass::Igpu, role),
-            [None, None] | [Some(_), Some(_)] => return Ok(None),
+            [None, None] | [Some(_), Some(_)] => return Ok(PartnerOffer::None),
         };
         if role.device.cache_memory() == CacheMemory::Copied {
             // Both sides work on the same rows.
-            return Ok(None);
+            return Ok(PartnerOffer::None);
         }
         let partner = GpuPartner::new(role, bundle).map_err(failed("a pair"))?;
         let name = role.describe();
         self.partner = Some(class);
-        Ok(Some(PairPartner {
+        Ok(PartnerOffer::Device(PairPartner {
             role: class,
             device: Arc::new(partner),
             name,

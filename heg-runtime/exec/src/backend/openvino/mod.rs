@@ -12,6 +12,7 @@ mod ir;
 mod launch;
 mod lending;
 mod marks;
+mod partner;
 mod rotary;
 mod sections;
 mod switching;
@@ -30,9 +31,9 @@ use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Group, Soc};
 
 use super::runner::Runner;
-use super::{Backend, Order, Origin, Session, SessionRoom, Tailor};
+use super::{Backend, Order, Origin, PairPartner, PartnerOffer, Session, SessionRoom, Tailor};
 use crate::batch::Coming;
-use crate::error::{ExecError, Loss, openvino};
+use crate::error::{ExecError, Loss, chain, openvino};
 use crate::ladder::{DeviceFacts, Rung, RungSource, holds_weights};
 use crate::mem::{BundleMemory, MemoryHome};
 use crate::npu::NpuSetup;
@@ -42,6 +43,7 @@ use compiled::{CompiledCache, is_cpu};
 use form::Compiled;
 use launch::Running;
 use lending::Lending;
+use partner::{NpuPartner, PartnerPlace};
 use rotary::RotaryRows;
 use sections::Sections;
 use switching::GraphSwitch;
@@ -57,6 +59,8 @@ pub(super) struct OpenVino {
     sections: Sections,
     /// OpenVINO's name of the machine's NPU, if it has one.
     npu: Option<String>,
+    /// The NPU that computes parts of a role's CPU programs in a pair, and nothing else.
+    of_pair: Option<Device>,
     /// The NPU's access to the weights: settled before the first form is made on it.
     lending: OnceLock<Lending>,
     cache: Option<OwnFolder>,
@@ -96,6 +100,7 @@ impl OpenVino {
             sections: Sections::mapped(Arc::clone(bundle), memory),
             bundle: Arc::clone(bundle),
             npu: npu_of(soc),
+            of_pair: npu_of_pair(soc),
             lending: OnceLock::new(),
             cache: None,
             compiled: None,
@@ -132,6 +137,12 @@ impl OpenVino {
         self.sections.known_as(copy)
     }
 
+    /// Whether a device is the NPU that computes parts for CPU programs.
+    fn is_of_pair(&self, device: &Device) -> bool {
+        let of_pair = self.of_pair.as_ref();
+        of_pair.is_some_and(|it| (it.class, &it.openvino) == (device.class, &device.openvino))
+    }
+
     /// OpenVINO, loaded now if it was not.
     fn core(&self) -> Result<&Core, ExecError> {
         if let Some(core) = self.core.get() {
@@ -144,6 +155,10 @@ impl OpenVino {
 
 impl Backend for OpenVino {
     fn report(&self, device: &Device, facts: &mut DeviceFacts) {
+        if self.is_of_pair(device) {
+            // The role's forms are the CPU's, whether the NPU is there or not.
+            return;
+        }
         if let Some(core) = self.core.get() {
             devices::read(core, device, facts);
         }
@@ -175,7 +190,8 @@ impl Backend for OpenVino {
     }
 
     fn may_hang(&self, facts: &DeviceFacts) -> bool {
-        facts.missing.is_none() && !is_cpu(&facts.name)
+        let is_of_pair = self.of_pair.iter().any(|device| device.class == facts.role);
+        facts.missing.is_none() && !is_cpu(&facts.name) && !is_of_pair
     }
 
     fn npu_setup(&self) -> Option<NpuSetup> {
@@ -202,7 +218,47 @@ impl Backend for OpenVino {
     }
 
     fn home(&self) -> MemoryHome {
-        self.lending().home()
+        match self.of_pair {
+            // It has memory of its own, and rows are the CPU's.
+            Some(_) => MemoryHome::default(),
+            None => self.lending().home(),
+        }
+    }
+
+    fn give_partner(&mut self, bundle: &Arc<Bundle>) -> Result<PartnerOffer, ExecError> {
+        let Some(device) = &self.of_pair else {
+            return Ok(PartnerOffer::None);
+        };
+        if bundle.manifest().pieces.is_empty() {
+            let why = "the bundle has no pieces of products for an NPU: expected one compiled with \
+                       `hegc compile --partition` for this machine";
+            return Ok(PartnerOffer::Missing(why.to_owned()));
+        }
+        let core = match self.core() {
+            Ok(core) => core,
+            Err(error) => return Ok(PartnerOffer::Missing(chain(&error))),
+        };
+        let mut facts = DeviceFacts::of(device);
+        devices::read(core, device, &mut facts);
+        if let Some(why) = facts.missing {
+            return Ok(PartnerOffer::Missing(why));
+        }
+        let place = PartnerPlace {
+            core,
+            facts: &facts,
+            // Before a blob is imported, so that a device that takes it out of the bundle finds it lent.
+            sections: self.sections_of(device),
+            home: self.lending().home(),
+        };
+        let Some(partner) = NpuPartner::new(bundle, place)? else {
+            let why = format!("no piece of a product fits {}", facts.full_name);
+            return Ok(PartnerOffer::Missing(why));
+        };
+        Ok(PartnerOffer::Device(PairPartner {
+            role: device.class,
+            device: Arc::new(partner),
+            name: format!("{}, OpenVINO {}", facts.full_name, core.version()),
+        }))
     }
 
     fn prepare(
@@ -322,6 +378,14 @@ fn npu_of(soc: &Soc) -> Option<String> {
     let mut names = soc.devices.iter().map(|device| &device.openvino);
     let npu = names.find(|name| DeviceClass::of_openvino(name) == Some(DeviceClass::Npu));
     npu.cloned()
+}
+
+/// The NPU of a role that CPU programs play: the programs have it compute parts of products where the role is one of a pair.
+fn npu_of_pair(soc: &Soc) -> Option<Device> {
+    let mut devices = soc.devices.iter();
+    let is_npu = |name| DeviceClass::of_openvino(name) == Some(DeviceClass::Npu);
+    let found = devices.find(|device| device.programs.is_some() && is_npu(&device.openvino));
+    found.cloned()
 }
 
 /// The need for OpenVINO; `None` where programs serve every kernel of a model on every device of a SoC.

@@ -132,7 +132,8 @@ impl Sections {
         self.view(id, first_byte, TensorType::F32, &[rows.len(), width])
     }
 
-    fn view(
+    /// Elements of a section from a byte on, as a tensor.
+    pub(super) fn view(
         &self,
         id: SectionId,
         first_byte: usize,

@@ -104,6 +104,15 @@ impl DeviceWatch {
         }
         self.check().map_err(RunError::Lost)?;
         request.start().map_err(RunError::Failed)?;
+        self.wait(request, cancel)
+    }
+
+    /// Waits for the end of a started run; cancels it once `cancel` is set, or its time is over.
+    pub(super) fn wait(
+        &self,
+        request: &mut InferRequest,
+        cancel: Option<&AtomicBool>,
+    ) -> Result<(), RunError> {
         let deadline = self
             .limit
             .and_then(|limit| Instant::now().checked_add(limit));
@@ -120,6 +129,11 @@ impl DeviceWatch {
                 return Err(RunError::Lost(self.give_up(request)));
             }
         }
+    }
+
+    /// Ends a run whose result nobody wants any more; one that does not end is left behind with its request.
+    pub(super) fn end(&self, request: &mut InferRequest) {
+        let _ = request.end_within(CANCEL_LIMIT);
     }
 
     /// Cancels a run whose time is over.

@@ -84,6 +84,31 @@ impl Informed {
     }
 }
 
+/// Products by the bundle's partition alone, which its compiled pieces are for. What that does not cut is the CPU's, as is
+/// what the partner takes no area of: speeds and measured pieces would cut elsewhere.
+pub(super) struct AsCompiled(Informed);
+
+impl AsCompiled {
+    pub(super) fn new(known: KnownCuts, first: Side, counter: Arc<CutCounter>) -> Self {
+        let known = KnownCuts {
+            measured: None,
+            written: known.written,
+        };
+        Self(Informed::new(known, first, counter))
+    }
+}
+
+impl Partition for AsCompiled {
+    fn cut(&self, work: WorkItem) -> Cut {
+        let Self(informed) = self;
+        let written = solved_product(work).and_then(|product| informed.written(product, work));
+        if written.is_some() {
+            informed.counter.count(CutSource::Written);
+        }
+        informed.as_here(written.unwrap_or(Cut::Whole(Side::Second)), work)
+    }
+}
+
 impl Partition for Informed {
     fn cut(&self, work: WorkItem) -> Cut {
         let Some(product) = solved_product(work) else {

@@ -130,7 +130,10 @@ impl CpuPrograms {
             true => String::new(),
             false => format!(" on cores {}", cores.join(", ")),
         };
-        Some(format!("CPU programs ({name}, {threads}{kept})"))
+        let missing = self.pair.as_ref().and_then(|pair| pair.missing());
+        let missing = missing.filter(|_| role == DeviceClass::Npu);
+        let missing = missing.map_or(String::new(), |why| format!(", without the NPU: {why}"));
+        Some(format!("CPU programs ({name}, {threads}{kept}){missing}"))
     }
 
     /// The device that runs programs in a role, if any does: results depend on it.

@@ -91,6 +91,11 @@ impl PairedRoles {
         self.setup.partner.as_ref()
     }
 
+    /// Why CPU programs alone play the role of the device that was to be the other half; `None` if that is not so.
+    pub(super) fn missing(&self) -> Option<&str> {
+        self.setup.missing.as_deref()
+    }
+
     /// Announces the class of the launches that follow.
     pub(super) fn begin(&self, class: Class) {
         if let Some(OneLane { shares, .. }) = &self.one_lane {
@@ -135,6 +140,11 @@ impl PairedRoles {
                 Side::Second => lost.other(),
             })
         })
+    }
+
+    /// The reason why another device of the pair was lost, in words; `None` if it was not, or gives no reason.
+    pub fn why_lost(&self) -> Option<String> {
+        self.partner()?.device.why_lost()
     }
 
     /// Times that parts on another device of the pair took beside its work, if it has a clock: their ways there and back;

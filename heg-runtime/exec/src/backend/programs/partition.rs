@@ -6,13 +6,13 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use heg_cpu::{Partition, TILE_OUTPUTS, WorkItem};
+use heg_cpu::{Partition, PartnerForms, TILE_OUTPUTS, WorkItem};
 use heg_profiler::partition::{Company, CutPiece, CutRules, CutShape, PairLatencies, solve};
 use heg_spec::policy::PairLevel;
 use heg_spec::{Cut, CutProduct, Side};
 
 use super::cut_counts::CutCounter;
-use super::informed::Informed;
+use super::informed::{AsCompiled, Informed};
 use crate::backend::PairSetup;
 
 /// Returns the partition of work between the sides of a pair, in a device whose first side has that side's role.
@@ -25,7 +25,15 @@ pub(super) fn partition(
         PairLevel::Layer => Box::new(ByOperator),
         PairLevel::Tensor => {
             let counter = Arc::clone(counter);
-            Box::new(Informed::new(setup.known.clone(), first, counter))
+            let partner = setup.partner.as_ref().map(|partner| partner.device.forms());
+            match partner {
+                Some(PartnerForms::Compiled) => {
+                    Box::new(AsCompiled::new(setup.known.clone(), first, counter))
+                }
+                Some(PartnerForms::AnySize) | None => {
+                    Box::new(Informed::new(setup.known.clone(), first, counter))
+                }
+            }
         }
     }
 }

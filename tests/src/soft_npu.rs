@@ -12,7 +12,7 @@ use std::process::Command;
 
 use heg_compiler::npu::NpuToolchain;
 use heg_compiler::{CompileOptions, NpuBlobs, Places, Silent, Target, compile};
-use heg_spec::{ModelSpec, NpuPlatform, WeightForm};
+use heg_spec::{ModelSpec, NpuPlatform, Soc, Source, WeightForm};
 use tempfile::TempDir;
 
 use crate::{openvino_or_skip, skipped};
@@ -79,6 +79,58 @@ pub fn compile_with_blobs(
     weights: WeightForm,
     platforms: &[u32],
 ) -> PathBuf {
+    compile_for(folder, (model, name), weights, platforms, Vec::new())
+}
+
+/// The same for the NPU and the thread of [`npu_and_thread`], with the cuts of their products and the NPU's pieces.
+pub fn compile_for_pair(
+    folder: &Path,
+    named: (&Path, &str),
+    weights: WeightForm,
+    (platform, thread): (u32, ThreadSpeed),
+) -> PathBuf {
+    let pair = npu_and_thread(platform, "F32", thread);
+    let file = "npu-and-thread.ron";
+    let soc = Soc::parse(Source { file, text: &pair }).unwrap();
+    compile_for(folder, named, weights, &[platform], vec![soc])
+}
+
+/// The speed of a thread beside an NPU, which decides the cuts of their products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadSpeed {
+    /// As fast as the NPU for products of a small model over some tokens: these are cut by rows.
+    Near,
+    /// So slow that the NPU has whole products.
+    Slow,
+}
+
+/// A SoC file of an NPU and a thread that have nothing to wait for.
+pub fn npu_and_thread(platform: u32, activations: &str, thread: ThreadSpeed) -> String {
+    let flops_per_sec = match thread {
+        ThreadSpeed::Near => "1e11",
+        ThreadSpeed::Slow => "1e10",
+    };
+    let programs = format!("programs: (activations: {activations}, threads: Some(1))");
+    let source = "source: \"a test\"";
+    let hand_over = "(prefill_us: 0, decode_us: 0, copy_us: 0)";
+    format!(
+        "(name: \"npu-and-thread\", dram: (bytes_per_sec: 1e12, {source}), devices: [\
+         (class: Npu, {programs}, openvino: \"NPU\", \
+         npu: (platform: {platform}, frequency_mhz: 1000, {source}), \
+         peaks: (flops_per_sec: 1e12, {source})), \
+         (class: Igpu, {programs}, openvino: \"CPU\", peaks: (flops_per_sec: {flops_per_sec}, {source}))], \
+         pair: (first: 0, second: 1, bytes_per_sec: 1e12, row_step: 32, static_tokens: [32], \
+         fast: {hand_over}, plain: {hand_over}, {source}))"
+    )
+}
+
+fn compile_for(
+    folder: &Path,
+    (model, name): (&Path, &str),
+    weights: WeightForm,
+    platforms: &[u32],
+    partitions: Vec<Soc>,
+) -> PathBuf {
     let mut target = Target::read(model).unwrap();
     target.spec = ModelSpec {
         weights,
@@ -93,6 +145,7 @@ pub fn compile_with_blobs(
     };
     let options = CompileOptions {
         npu_blobs: NpuBlobs::Required,
+        partitions,
         ..CompileOptions::default()
     };
     compile(&target, &places, &options, &Silent).unwrap();

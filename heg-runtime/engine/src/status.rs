@@ -44,7 +44,7 @@ pub struct IterationStatus {
 }
 
 /// Statistics of two devices that run every kernel together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairStatus {
     /// Orders that both devices ran.
     pub orders: u64,
@@ -60,11 +60,17 @@ pub struct PairStatus {
     pub cuts: CutCounts,
     /// The device that was lost, if one was: the other runs everything.
     pub lost: Option<Side>,
+    /// Why that device was lost, if it says.
+    pub why_lost: Option<String>,
+    /// Why the CPU alone is both, where one was to be another device.
+    pub missing: Option<String>,
 }
 
-/// Statistics of the parts of products that a GPU computed while the CPU computed the rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Statistics of the parts of products that another device computed while the CPU computed the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartStatus {
+    /// Name of the device, as a user reads it.
+    pub device: String,
     /// Number of parts since the start.
     pub count: u64,
     /// Median time that a part took beside the device's work, from its submission until the end was known, in ns.
@@ -152,6 +158,7 @@ impl PairStatus {
         let hand_overs = pair.hand_overs()?;
         let ns = |of: &HandOvers, share| of.quantile_us(share).map_or(0, |us| (us * 1e3) as u64);
         let parts = pair.partner_hand_overs().map(|partner| PartStatus {
+            device: pair.partner_name().unwrap_or_default().to_owned(),
             count: pair.partner_parts(),
             median_ns: ns(&partner, 0.5),
             p99_ns: ns(&partner, 0.99),
@@ -164,6 +171,8 @@ impl PairStatus {
             parts,
             cuts: pair.cuts(),
             lost: pair.lost_side(),
+            why_lost: pair.why_lost(),
+            missing: pair.missing().map(str::to_owned),
         })
     }
 }

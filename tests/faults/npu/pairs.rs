@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use heg_compiler::{CompileOptions, NpuBlobs, Places, Silent, Target, compile};
-use heg_runtime::exec::{Executor, ExecutorOptions, PairLanes, PairedRoles};
+use heg_runtime::exec::{Executor, ExecutorOptions, PairLanes, PairedRoles, Partition, WorkItem};
 use heg_sched::{Logits, chunks};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
-use heg_spec::{ModelSpec, NpuPlatform, Side, Soc, Source, WeightForm};
+use heg_spec::{Cut, CutProduct, Side, Soc, Source, WeightForm};
 use heg_tests::roles::loader;
-use heg_tests::soft_npu::{InSoftNpu, SoftNpu, soft_npu_or_skip};
-use heg_tests::{executor, fixture};
+use heg_tests::soft_npu::{
+    InSoftNpu, SoftNpu, ThreadSpeed, compile_for_pair, npu_and_thread, soft_npu_or_skip,
+};
+use heg_tests::{executor, fixture, four_bits};
 
 use super::FOLDER;
 use super::agreement::Trained;
@@ -32,64 +33,63 @@ const PROMPTS: usize = 3;
 /// 0.012.
 const MOVED_MAX: f32 = 0.03;
 
-/// An NPU and a thread that are as fast as each other for products of a small model, and have nothing to wait for.
+/// The machine of the scenes, with activations of the thread's products in this form.
 fn machine(activations: &str) -> Soc {
-    let text = format!(
-        "(name: \"npu-and-thread\", dram: (bytes_per_sec: 1e12, source: \"a test\"), devices: [\
-         (class: Npu, programs: (activations: {activations}, threads: Some(1)), openvino: \"NPU\", \
-         npu: (platform: {PLATFORM}, frequency_mhz: 1700, source: \"a test\"), \
-         peaks: (flops_per_sec: 1e12, source: \"a test\")), \
-         (class: Igpu, programs: (activations: {activations}, threads: Some(1)), openvino: \"CPU\", \
-         peaks: (flops_per_sec: 1e11, source: \"a test\"))], \
-         pair: (first: 0, second: 1, bytes_per_sec: 1e12, row_step: 32, static_tokens: [32], \
-         fast: (prefill_us: 0, decode_us: 0, copy_us: 0), plain: (prefill_us: 0, decode_us: 0, copy_us: 0), \
-         source: \"a test\"))"
-    );
+    let text = npu_and_thread(PLATFORM, activations, ThreadSpeed::Near);
     let file = "npu-and-thread.ron";
     Soc::parse(Source { file, text: &text }).unwrap()
 }
 
-/// The tiny agent with the cuts of the machine, and their pieces for the NPU.
-fn bundle() -> &'static Path {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    MADE.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("soft-npu");
-        std::fs::create_dir_all(&folder).unwrap();
-        let mut target = Target::read(&fixture("tiny-agent")).unwrap();
-        target.spec = ModelSpec {
-            weights: WeightForm::W8A16,
-            chunk_tokens: vec![32],
-            mha_context_tokens: vec![1024],
-            npu_platforms: vec![NpuPlatform::new(PLATFORM)],
-            ..target.spec
+/// The weights of a bundle, and the platform of its pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Made {
+    /// In 8 bits, for a platform that the bundle is lent to.
+    Bytes,
+    /// In 4 bits, for one that has a copy of the weights. Pieces are of whole matrices.
+    Nibbles,
+}
+
+impl Made {
+    const fn platform(self) -> u32 {
+        match self {
+            Self::Bytes => PLATFORM,
+            Self::Nibbles => 3720,
+        }
+    }
+
+    /// The tiny agent with the cuts of the machine, and their pieces for the NPU.
+    fn bundle(self) -> &'static Path {
+        static BYTES: OnceLock<PathBuf> = OnceLock::new();
+        static NIBBLES: OnceLock<PathBuf> = OnceLock::new();
+        let made = |name: &str, weights, thread| {
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("soft-npu");
+            std::fs::create_dir_all(&folder).unwrap();
+            let model = fixture("tiny-agent");
+            compile_for_pair(&folder, (&model, name), weights, (self.platform(), thread))
         };
-        let places = Places {
-            bundle: folder.join("pair-w8a16.heg"),
-            store: folder.join("store"),
-        };
-        let options = CompileOptions {
-            npu_blobs: NpuBlobs::Required,
-            partitions: vec![machine("F32")],
-            ..CompileOptions::default()
-        };
-        let summary = compile(&target, &places, &options, &Silent).unwrap();
-        println!("{}", summary.npu.cuts.join("\n"));
-        places.bundle
-    })
+        match self {
+            Self::Bytes => {
+                BYTES.get_or_init(|| made("pair-w8a16", WeightForm::W8A16, ThreadSpeed::Near))
+            }
+            Self::Nibbles => {
+                NIBBLES.get_or_init(|| made("pair-w4a16", four_bits(false), ThreadSpeed::Slow))
+            }
+        }
+    }
 }
 
 /// The world and the bundle of this process; else plays its scene in one.
-fn inside(test: &str) -> Option<(InSoftNpu, PathBuf)> {
+fn inside(test: &str, made: Made) -> Option<(InSoftNpu, PathBuf)> {
     if let (Some(folder), Some(bundle)) = (std::env::var_os(FOLDER), std::env::var_os(BUNDLE)) {
         return Some((InSoftNpu::new(Path::new(&folder)), PathBuf::from(bundle)));
     }
     if soft_npu_or_skip(test) {
-        let world = SoftNpu::new();
+        let (world, bundle) = (SoftNpu::new(), made.bundle());
         play(test, world.folder(), Duration::from_secs(300), |command| {
-            let platform = PLATFORM.to_string();
-            world.enter(command, bundle(), &[("PLATFORM", &platform)]);
+            let platform = made.platform().to_string();
+            world.enter(command, bundle, &[("PLATFORM", &platform)]);
             command.env(FOLDER, world.folder());
-            command.env(BUNDLE, bundle());
+            command.env(BUNDLE, bundle);
         });
     }
     None
@@ -147,8 +147,8 @@ fn best(logits: &[f32]) -> usize {
 
 #[test]
 fn an_npu_computes_its_part_of_every_product() {
-    let Some((inside, bundle)) = inside("npu::pairs::an_npu_computes_its_part_of_every_product")
-    else {
+    let test = "npu::pairs::an_npu_computes_its_part_of_every_product";
+    let Some((inside, bundle)) = inside(test, Made::Bytes) else {
         return;
     };
     let (mut both, roles, runs) = pair(&bundle, &machine("F32"));
@@ -187,10 +187,83 @@ fn an_npu_computes_its_part_of_every_product() {
     assert!(log.of("argument").all(|it| it.field("memory") != "unknown"));
 }
 
+/// Cuts every product in one way.
+struct Always(Cut);
+
+impl Partition for Always {
+    fn cut(&self, work: WorkItem) -> Cut {
+        match work.product {
+            Some(CutProduct::Attention) | None => Cut::Whole(Side::Second),
+            Some(_) => self.0.clone(),
+        }
+    }
+}
+
+/// In 4 bits, on a platform that has a copy of the weights. The pieces are of whole matrices, so that cuts by tokens are the
+/// NPU's too, and cuts by some rows are not.
+#[test]
+fn cuts_by_tokens_of_four_bit_weights_are_an_npus_too() {
+    let test = "npu::pairs::cuts_by_tokens_of_four_bit_weights_are_an_npus_too";
+    let Some((inside, bundle)) = inside(test, Made::Nibbles) else {
+        return;
+    };
+    let (mut both, roles, runs) = pair(&bundle, &machine("F32"));
+    assert!(runs[0].contains("AI Boost"), "{runs:?}");
+    let mut alone = executor(&bundle, "host-cpu-f32", 32).unwrap();
+    let prompt = &Trained::TinyAgent8.prompts()[0];
+    let expected = logits(&mut alone, prompt);
+    let written = logits(&mut both, prompt);
+    let moved = distance(&written, &expected);
+    println!("as the bundle says, logits move by {moved}");
+    assert!(moved > 0.0 && moved < MOVED_MAX, "{moved}");
+    assert!(roles.partner_parts() > 0 && roles.cuts().written > 0);
+    let tokens = |sizes: &[u32]| Cut::Tokens {
+        sizes: sizes.to_vec(),
+    };
+    let margin = Cut::Hybrid {
+        first: u32::MAX,
+        padded_tokens: 16,
+    };
+    let none = Cut::Rows { first: 24 };
+    for cut in [tokens(&[16]), tokens(&[16, 8]), margin, none.clone()] {
+        inside.forget();
+        assert!(roles.share_by(Box::new(Always(cut.clone()))));
+        let moved = distance(&logits(&mut both, prompt), &expected);
+        let ran = inside.log().count("run");
+        println!("{cut}: logits move by {moved} in {ran} runs");
+        assert!(moved < MOVED_MAX, "{cut}: {moved}");
+        assert_eq!(ran == 0 && moved == 0.0, cut == none, "{cut}");
+    }
+    assert_eq!(roles.why_lost(), None);
+    assert_eq!(inside.log().count("FAILED") + inside.log().count("NO"), 0);
+}
+
+/// With activations in 8 bits the NPU's numbers and the thread's are as near to those in f32 as the thread's are alone.
+#[test]
+fn activations_of_eight_bits_are_no_worse_on_an_npu() {
+    let test = "npu::pairs::activations_of_eight_bits_are_no_worse_on_an_npu";
+    let Some((_, bundle)) = inside(test, Made::Bytes) else {
+        return;
+    };
+    let (mut both, roles, _) = pair(&bundle, &machine("I8"));
+    let [mut exact, mut alone] =
+        ["host-cpu-f32", "host-cpu"].map(|soc| executor(&bundle, soc, 32).unwrap());
+    let [mut of_both, mut of_alone] = [0.0_f32; 2];
+    for prompt in Trained::TinyAgent8.prompts().iter().take(PROMPTS) {
+        let expected = logits(&mut exact, prompt);
+        of_both = of_both.max(distance(&logits(&mut both, prompt), &expected));
+        of_alone = of_alone.max(distance(&logits(&mut alone, prompt), &expected));
+    }
+    println!("logits move by {of_both}, and without the NPU by {of_alone}");
+    assert!(of_both < 1.5 * of_alone, "{of_both}, {of_alone}");
+    assert_eq!(roles.why_lost(), None);
+    assert!(roles.partner_parts() > 0);
+}
+
 #[test]
 fn a_bundle_without_pieces_is_a_threads_and_says_why() {
     let test = "npu::pairs::a_bundle_without_pieces_is_a_threads_and_says_why";
-    let Some((inside, _)) = inside(test) else {
+    let Some((inside, _)) = inside(test, Made::Bytes) else {
         return;
     };
     let bundle = Trained::TinyAgent8.bundle().unwrap();
@@ -220,7 +293,7 @@ const FAULTS: [(&str, bool); 7] = [
 #[test]
 fn an_npu_that_fails_leaves_its_parts_to_the_thread() {
     let test = "npu::pairs::an_npu_that_fails_leaves_its_parts_to_the_thread";
-    let Some((inside, bundle)) = inside(test) else {
+    let Some((inside, bundle)) = inside(test, Made::Bytes) else {
         return;
     };
     let mut alone = executor(&bundle, "host-cpu-f32", 32).unwrap();

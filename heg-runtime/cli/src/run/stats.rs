@@ -74,10 +74,10 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
     {
         eprintln!("{line}");
     }
-    if let Some(pair) = status.pair {
+    if let Some(pair) = &status.pair {
         eprintln!("{}", hand_overs(pair));
         eprintln!("{}", cuts(pair.cuts));
-        if let Some(parts) = pair.parts {
+        if let Some(parts) = &pair.parts {
             eprintln!("{}", parts_on_device(parts));
         }
     }
@@ -132,7 +132,7 @@ fn states(status: &Status, prompt_tokens: usize) -> Vec<String> {
 }
 
 /// Describes the waits of two devices for each other.
-fn hand_overs(pair: PairStatus) -> String {
+fn hand_overs(pair: &PairStatus) -> String {
     let PairStatus {
         orders: _,
         hand_overs,
@@ -141,13 +141,21 @@ fn hand_overs(pair: PairStatus) -> String {
         parts: _,
         cuts: _,
         lost,
+        why_lost,
+        missing,
     } = pair;
+    let why = why_lost.iter().map(|why| format!(": {}", shown(why)));
+    let why: String = why.collect();
     let lost = lost.map_or(String::new(), |side| {
-        format!("; the {side} device was lost")
+        format!("; the {side} device was lost{why}")
     });
-    let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| ns as f64 / 1e3);
+    let missing = missing
+        .iter()
+        .map(|why| format!("; CPU alone: {}", shown(why)));
+    let missing: String = missing.collect();
+    let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| *ns as f64 / 1e3);
     format!(
-        "pair   {median_us:>9.1} us  median of {hand_overs} hand-overs, {p99_us:.1} us for 99 in 100{lost}"
+        "pair   {median_us:>9.1} us  median of {hand_overs} hand-overs, {p99_us:.1} us for 99 in 100{lost}{missing}"
     )
 }
 
@@ -165,15 +173,17 @@ fn cuts(counts: CutCounts) -> String {
 }
 
 /// Describes the parts of products that a GPU or an NPU computed.
-fn parts_on_device(parts: PartStatus) -> String {
+fn parts_on_device(parts: &PartStatus) -> String {
     let PartStatus {
+        device,
         count,
         median_ns,
         p99_ns,
     } = parts;
-    let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| ns as f64 / 1e3);
+    let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| *ns as f64 / 1e3);
+    let device = shown(device);
     format!(
-        "parts  {median_us:>9.1} us  median way there and back of {count}, {p99_us:.1} us for 99 in 100"
+        "parts  {median_us:>9.1} us  median way there and back of {count}, {p99_us:.1} us for 99 in 100; on {device}"
     )
 }
 
@@ -287,22 +297,34 @@ mod tests {
                 online: 20,
             },
             lost,
+            why_lost: lost.map(|_| "it is gone".to_owned()),
+            missing: None,
         };
         let line = "pair         0.4 us  median of 320 hand-overs, 12.3 us for 99 in 100";
-        assert_eq!(hand_overs(pair(None)), line);
+        assert_eq!(hand_overs(&pair(None)), line);
         assert_eq!(
             cuts(pair(None).cuts),
             "cuts         327     products: 7 by measured pieces, 300 as the bundle says, 20 by speeds of this run"
         );
-        let lost = hand_overs(pair(Some(heg_spec::Side::Second)));
-        assert_eq!(lost, format!("{line}; the second device was lost"));
+        let lost = hand_overs(&pair(Some(heg_spec::Side::Second)));
+        let told = "; the second device was lost: it is gone";
+        assert_eq!(lost, format!("{line}{told}"));
+        let alone = PairStatus {
+            missing: Some("no such device".to_owned()),
+            ..pair(None)
+        };
+        assert_eq!(
+            hand_overs(&alone),
+            format!("{line}; CPU alone: no such device")
+        );
         let parts = PartStatus {
+            device: "AI Boost".to_owned(),
             count: 96,
             median_ns: 40_960,
             p99_ns: 163_840,
         };
-        let line = "parts       41.0 us  median way there and back of 96, 163.8 us for 99 in 100";
-        assert_eq!(parts_on_device(parts), line);
+        let line = "parts       41.0 us  median way there and back of 96, 163.8 us for 99 in 100; on AI Boost";
+        assert_eq!(parts_on_device(&parts), line);
     }
 
     #[test]

@@ -10,4 +10,5 @@ mod company;
 #[path = "../layer/mod.rs"]
 mod layer;
 mod pair;
+mod partner;
 mod roles;

@@ -4,7 +4,8 @@ mod programs;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared};
 use heg_cpu::{
-    Activations, AffineBytes, Context, CpuCall, CpuDevice, CpuKernel, ProgramRows, WeightBytes,
+    Activations, AffineBytes, Context, CpuCall, CpuDevice, CpuKernel, Partner, ProgramRows,
+    WeightBytes,
 };
 use heg_spec::Seeded;
 use std::panic::resume_unwind;
@@ -99,6 +100,18 @@ impl Layer {
         kv: ElementType,
         seed: u64,
     ) -> Self {
+        Self::beside(sizes, weights, activations, kv, seed, None)
+    }
+
+    /// The same layer, with products that a partner takes if there is one.
+    pub(crate) fn beside(
+        sizes: Sizes,
+        weights: ElementType,
+        activations: Activations,
+        kv: ElementType,
+        seed: u64,
+        partner: Option<&dyn Partner>,
+    ) -> Self {
         let mut seeded = Seeded::new(seed);
         let mut kernel = |(declared, program): (Declared, _)| {
             let tensor = |parameter: &heg_artifacts::manifest::Parameter| {
@@ -124,8 +137,9 @@ impl Layer {
                 }
             };
             let weights = declared.parameters.iter().map(tensor).collect();
+            let partner = partner.and_then(|it| it.kernel(&program, &declared, kv));
             let kernel = CpuKernel::new(program, &declared, kv, activations).unwrap();
-            (kernel, weights)
+            (kernel.with_partner(partner), weights)
         };
         let qkv = kernel(programs::qkv(sizes, weights));
         let mha = kernel(programs::mha(sizes));
@@ -197,6 +211,24 @@ impl Sequences {
             }
         };
         Self(tokens.iter().map(sequence).collect())
+    }
+
+    /// The largest distance of two results of the layer, as a share of the largest result.
+    #[allow(
+        dead_code,
+        reason = "used by one of the programs that have this module"
+    )]
+    pub(crate) fn distance(&self, other: &Self) -> f32 {
+        let numbers = |sequences: &Self| -> Vec<f32> {
+            let bytes = sequences.0.iter().flat_map(|it| &it.out).copied();
+            let bytes: Vec<u8> = bytes.collect();
+            let (words, _) = bytes.as_chunks();
+            words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+        };
+        let (one, other) = (numbers(self), numbers(other));
+        let largest = other.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+        let both = one.iter().zip(&other).map(|(a, b)| (a - b).abs());
+        both.fold(0.0, f32::max) / largest
     }
 
     /// Runs all tokens through the layer in chunks of sizes `cut`, one sequence after the other or side by side.

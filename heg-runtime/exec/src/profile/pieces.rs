@@ -35,7 +35,8 @@ struct Dictate {
 }
 
 impl BundlePair {
-    /// Of a loader's devices; `None` if no two of them share products, or the bundle's products cannot be cut.
+    /// Of a loader's devices; `None` if no two of them share products, one of them has pieces for the bundle's own cuts alone,
+    /// or the bundle's products cannot be cut.
     ///
     /// # Errors
     ///
@@ -56,6 +57,9 @@ impl BundlePair {
         else {
             return Ok(None);
         };
+        if pair.cuts_as_compiled() {
+            return Ok(None);
+        }
         let (mut kernels, mut indices) = (Vec::new(), Vec::new());
         for group in [Group::Qkv, Group::Ffn, Group::Head] {
             let mut all = (0..).zip(&manifest.kernels);

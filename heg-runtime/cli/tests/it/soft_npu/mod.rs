@@ -14,6 +14,7 @@ mod faults;
 mod lanes;
 mod npu_and_gpu;
 mod npu_lent;
+mod pair;
 mod recording;
 mod server;
 mod wrong;

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use heg_cpu::{CpuDevice, Isa, PairWatch, PartTimes, PartnerSide, Placement};
+use heg_cpu::{CpuDevice, Isa, PairWatch, PartTimes, PartnerForms, PartnerSide, Placement};
 use heg_spec::soc::Programs;
 use heg_spec::{Cut, DeviceClass, Side};
 
@@ -92,8 +92,14 @@ impl PairedRoles {
     }
 
     /// Why CPU programs alone play the role of the device that was to be the other half; `None` if that is not so.
-    pub(super) fn missing(&self) -> Option<&str> {
+    pub fn missing(&self) -> Option<&str> {
         self.setup.missing.as_deref()
+    }
+
+    /// Whether another device of the pair computes those areas alone that the bundle's partition cuts for it.
+    pub(crate) fn cuts_as_compiled(&self) -> bool {
+        let forms = self.partner().map(|partner| partner.device.forms());
+        forms == Some(PartnerForms::Compiled)
     }
 
     /// Announces the class of the launches that follow.
@@ -140,6 +146,11 @@ impl PairedRoles {
                 Side::Second => lost.other(),
             })
         })
+    }
+
+    /// Name of the other device of the pair, as a user reads it; `None` if both are CPU programs.
+    pub fn partner_name(&self) -> Option<&str> {
+        self.partner().map(|partner| partner.name.as_str())
     }
 
     /// The reason why another device of the pair was lost, in words; `None` if it was not, or gives no reason.

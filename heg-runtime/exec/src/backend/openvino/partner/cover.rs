@@ -32,8 +32,9 @@ impl PieceIndex {
         self.0.is_empty()
     }
 
-    /// The runs that compute `rows` outputs for `tokens`: one that pads all of them, or several of which the last is padded,
-    /// whichever computes fewer rows. `None` if there is no piece for as many outputs, or it takes too many runs.
+    /// The runs that compute `rows` outputs for `tokens`: one of the smallest size that holds all of them, since each run takes
+    /// its time to reach the device; else several of which the last is padded. `None` if there is no piece for as many outputs,
+    /// or it takes too many runs.
     pub(super) fn cover(
         &self,
         form: RowsForm,
@@ -45,7 +46,6 @@ impl PieceIndex {
             .iter()
             .map(|(size, piece)| (*size as usize, *piece))
             .collect();
-        let several = in_several(&sizes, tokens.clone());
         let one = sizes.iter().find(|(size, _)| *size >= tokens.len());
         let one = one.map(|(size, piece)| {
             vec![PieceRun {
@@ -54,9 +54,7 @@ impl PieceIndex {
                 tokens: tokens.clone(),
             }]
         });
-        let computed = |runs: &Vec<PieceRun>| runs.iter().map(|run| run.size).sum::<usize>();
-        let found = [one, several].into_iter().flatten();
-        found.min_by_key(|runs| (computed(runs), runs.len()))
+        one.or_else(|| in_several(&sizes, tokens))
     }
 }
 
@@ -82,8 +80,7 @@ fn in_several(sizes: &[(usize, usize)], tokens: Range<usize>) -> Option<Vec<Piec
     Some(runs)
 }
 
-/// Most runs for an area. Chosen: each takes its time to reach the device, and a prompt cut in sizes of two powers takes
-/// fewer.
+/// Most runs for an area. Chosen: a prompt that is cut in sizes of powers of two takes fewer.
 const RUNS_MAX: usize = 8;
 
 #[cfg(test)]

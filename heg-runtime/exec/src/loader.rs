@@ -26,7 +26,7 @@ use crate::ladder::{DeviceFacts, Ladder, Rung};
 use crate::mem::MemoryHome;
 use crate::parts::Parts;
 use crate::place::{Place, place_kernel, place_use, unknown, use_sections};
-use crate::soc::device_of;
+use crate::soc::{as_played, device_of};
 
 /// Makes forms ready to run; shared by the threads that load.
 pub struct Loader {
@@ -76,6 +76,7 @@ impl Loader {
     }
 
     fn over(backends: Vec<Box<dyn Backend>>, bundle: Arc<Bundle>, soc: Soc) -> Self {
+        let soc = as_played(soc);
         let devices = facts(&soc, &backends);
         Self {
             ladder: Ladder::new(bundle.manifest(), devices),
@@ -181,6 +182,10 @@ impl Loader {
                 Some(why) => format!("nothing: {why}"),
                 None => self.describe(device),
             };
+            let mut backends = self.backends.iter().filter(|_| self.pair().is_none());
+            let partner = backends.find_map(|backend| backend.describe_partner(device.role));
+            let partner = partner.map_or(String::new(), |it| format!("; in a pair {it}"));
+            let runs = format!("{runs}{partner}");
             match device.role {
                 DeviceClass::Cpu => runs,
                 role => format!("{}: {runs}", role.name()),

@@ -10,6 +10,23 @@ pub(crate) fn device_of(soc: &Soc, role: DeviceClass) -> Option<&Device> {
     devices.find(|device| device.class == role)
 }
 
+/// Whether CPU programs play a device's role beside an NPU, which computes parts of products where the role is one of a pair
+/// and nothing else.
+pub(crate) fn has_npu_beside(device: &Device) -> bool {
+    let is_npu = DeviceClass::of_openvino(&device.openvino) == Some(DeviceClass::Npu);
+    device.programs.is_some() && is_npu
+}
+
+/// Returns a SoC with the roles that kernels are given to: a role of CPU programs beside an NPU is the CPU's in all else.
+pub(crate) fn as_played(mut soc: Soc) -> Soc {
+    for device in &mut soc.devices {
+        if has_npu_beside(device) {
+            "CPU".clone_into(&mut device.openvino);
+        }
+    }
+    soc
+}
+
 /// Returns the properties that a device's file sets for a variant of a kernel of a group.
 pub(crate) fn properties_of<'d>(
     device: &'d Device,

@@ -115,6 +115,12 @@ pub(crate) trait Backend: Send + Sync {
     /// Takes sections from memory that is laid out like the bundle's file.
     fn read_from(&mut self, _: &Arc<dyn Memory>) {}
 
+    /// The device that a pair would have beside the CPU programs of a role, as a user reads it; `None` if that is no device of
+    /// this kind, or one that the role has anyway.
+    fn describe_partner(&self, _: DeviceClass) -> Option<String> {
+        None
+    }
+
     /// Gives the device of a role up to a pair, whose partner it becomes: it runs nothing alone from then on.
     fn give_partner(&mut self, _: &Arc<Bundle>) -> Result<PartnerOffer, ExecError> {
         Ok(PartnerOffer::None)

@@ -38,6 +38,7 @@ use crate::ladder::{DeviceFacts, Rung, RungSource, holds_weights};
 use crate::mem::{BundleMemory, MemoryHome};
 use crate::npu::NpuSetup;
 use crate::parts::Parts;
+use crate::soc::has_npu_beside;
 use crate::table::FormTable;
 use compiled::{CompiledCache, is_cpu};
 use form::Compiled;
@@ -137,12 +138,6 @@ impl OpenVino {
         self.sections.known_as(copy)
     }
 
-    /// Whether a device is the NPU that computes parts for CPU programs.
-    fn is_of_pair(&self, device: &Device) -> bool {
-        let of_pair = self.of_pair.as_ref();
-        of_pair.is_some_and(|it| (it.class, &it.openvino) == (device.class, &device.openvino))
-    }
-
     /// OpenVINO, loaded now if it was not.
     fn core(&self) -> Result<&Core, ExecError> {
         if let Some(core) = self.core.get() {
@@ -155,10 +150,6 @@ impl OpenVino {
 
 impl Backend for OpenVino {
     fn report(&self, device: &Device, facts: &mut DeviceFacts) {
-        if self.is_of_pair(device) {
-            // The role's forms are the CPU's, whether the NPU is there or not.
-            return;
-        }
         if let Some(core) = self.core.get() {
             devices::read(core, device, facts);
         }
@@ -190,8 +181,7 @@ impl Backend for OpenVino {
     }
 
     fn may_hang(&self, facts: &DeviceFacts) -> bool {
-        let is_of_pair = self.of_pair.iter().any(|device| device.class == facts.role);
-        facts.missing.is_none() && !is_cpu(&facts.name) && !is_of_pair
+        facts.missing.is_none() && !is_cpu(&facts.name)
     }
 
     fn npu_setup(&self) -> Option<NpuSetup> {
@@ -223,6 +213,16 @@ impl Backend for OpenVino {
             Some(_) => MemoryHome::default(),
             None => self.lending().home(),
         }
+    }
+
+    fn describe_partner(&self, role: DeviceClass) -> Option<String> {
+        let device = self
+            .of_pair
+            .as_ref()
+            .filter(|device| device.class == role)?;
+        let pieces = self.bundle.manifest().pieces.len();
+        let name = &device.openvino;
+        Some(format!("`{name}` by {pieces} pieces of products"))
     }
 
     fn give_partner(&mut self, bundle: &Arc<Bundle>) -> Result<PartnerOffer, ExecError> {
@@ -380,12 +380,10 @@ fn npu_of(soc: &Soc) -> Option<String> {
     npu.cloned()
 }
 
-/// The NPU of a role that CPU programs play: the programs have it compute parts of products where the role is one of a pair.
+/// The NPU that computes parts of products where a role that CPU programs play is one of a pair.
 fn npu_of_pair(soc: &Soc) -> Option<Device> {
     let mut devices = soc.devices.iter();
-    let is_npu = |name| DeviceClass::of_openvino(name) == Some(DeviceClass::Npu);
-    let found = devices.find(|device| device.programs.is_some() && is_npu(&device.openvino));
-    found.cloned()
+    devices.find(|device| has_npu_beside(device)).cloned()
 }
 
 /// The need for OpenVINO; `None` where programs serve every kernel of a model on every device of a SoC.

@@ -153,7 +153,7 @@ pub(crate) struct PairSetup {
     pub(crate) known: KnownCuts,
 }
 
-/// What a back end has for a pair.
+/// The device that a back end has for a pair, if it has one.
 pub(crate) enum PartnerOffer {
     /// No device that computes parts of kernels.
     None,

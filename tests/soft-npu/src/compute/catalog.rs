@@ -9,7 +9,7 @@ use crate::error::SoftNpuError;
 use crate::log::note;
 use crate::settings::settings;
 
-/// What a blob was compiled from.
+/// The source of a blob.
 pub(super) enum BlobSource<'c> {
     /// A kernel of a bundle.
     Kernel(CatalogEntry<'c>),

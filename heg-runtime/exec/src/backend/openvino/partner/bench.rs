@@ -19,7 +19,7 @@ use crate::backend::openvino::watch::{DeviceWatch, RunError};
 use crate::error::{ExecError, openvino};
 use crate::mem::{MemoryHome, tensor_element};
 
-/// What pieces run with.
+/// The models, requests and memory of pieces.
 pub(super) struct Bench {
     pub(super) bundle: Arc<Bundle>,
     pub(super) sections: Sections,

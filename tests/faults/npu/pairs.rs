@@ -280,13 +280,15 @@ fn a_bundle_without_pieces_is_a_threads_and_says_why() {
 }
 
 /// Faults of the device, with whether it is lost to the pair by them.
-const FAULTS: [(&str, bool); 7] = [
+const FAULTS: [(&str, bool); 8] = [
     ("late@9", false),
     ("lost@7", true),
     ("submit@3", true),
     ("abort@4", true),
     ("wrong@5", true),
     ("nan@6", true),
+    // Found out where a request runs for the first time.
+    ("negated@2", true),
     ("unwritten@8", true),
 ];
 

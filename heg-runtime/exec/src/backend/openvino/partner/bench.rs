@@ -13,10 +13,11 @@ use heg_openvino::{CompiledModel, HostBuffer, InferRequest, Tensor};
 use heg_spec::bug;
 
 use super::rows::{NO_NUMBER, fault_of, from_piece, to_piece};
+use super::spot_check::agrees;
 use super::weight_rows::weight_rows;
 use crate::backend::openvino::sections::Sections;
 use crate::backend::openvino::watch::{DeviceWatch, RunError};
-use crate::error::{ExecError, openvino};
+use crate::error::{ExecError, Loss, openvino};
 use crate::mem::{MemoryHome, tensor_element};
 
 /// The models, requests and memory of pieces.
@@ -94,8 +95,9 @@ impl Bench {
         if self.requests.len() + keys.len() > REQUESTS_MAX {
             self.requests.clear();
         }
-        let mut given = None;
+        let (mut given, mut are_new) = (None, Vec::with_capacity(keys.len()));
         for (key, job) in keys.iter().zip(jobs) {
+            are_new.push(!self.requests.contains_key(key));
             self.prepare(*key, job, &mut given)?;
         }
         let begin = Instant::now();
@@ -110,12 +112,34 @@ impl Bench {
             return Err(error);
         }
         let busy = begin.elapsed();
-        let results = keys.iter().zip(jobs);
-        let y = results.map(|(key, job)| self.results(*key, job));
-        Ok(PieceResults {
-            y: y.collect::<Result<_, _>>()?,
-            busy,
-        })
+        let mut y = Vec::with_capacity(keys.len());
+        for ((key, job), is_new) in keys.iter().zip(jobs).zip(are_new) {
+            let results = self.results(*key, job)?;
+            if is_new {
+                self.check(*key, job, &results)?;
+            }
+            y.push(results);
+        }
+        Ok(PieceResults { y, busy })
+    }
+
+    /// Looks at the first results of a request.
+    fn check(&self, key: RequestKey, job: &PieceJob<'_>, y: &[f32]) -> Result<(), ExecError> {
+        let piece = self.piece(key.piece)?;
+        let (columns, rows) = (piece.form.columns as usize, piece.rows as usize);
+        let weight = self.bundle.manifest().weights.get(key.weight);
+        let weight = weight.ok_or_else(|| bug!("a piece has no weight"))?;
+        let last = |values: &[f32], width: usize| values.len().saturating_sub(width);
+        let x = job.x.get(last(job.x, columns)..).unwrap_or_default();
+        let y = y.get(last(y, rows)..).unwrap_or_default();
+        let bytes_of = |id| self.bundle.section_unverified(id).ok();
+        match agrees(&bytes_of, weight, key.first_row, x, y) {
+            true => Ok(()),
+            false => {
+                let why = format!("{rows} rows of `{}` are not what the CPU has", weight.name);
+                Err(self.watch.lose(Loss::Wrong, why))
+            }
+        }
     }
 
     fn piece(&self, place: usize) -> Result<&RowsPiece, ExecError> {

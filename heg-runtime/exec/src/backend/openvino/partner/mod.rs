@@ -7,6 +7,7 @@
 mod bench;
 mod cover;
 mod rows;
+mod spot_check;
 mod weight_rows;
 
 use std::collections::{BTreeMap, HashMap};

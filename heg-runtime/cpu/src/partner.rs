@@ -94,7 +94,7 @@ pub struct PartnerProduct<'a> {
 pub enum PartnerForms {
     /// Any: cuts may follow the speeds of the run, and each side may be tried alone.
     AnySize,
-    /// Those that were compiled ahead of time: a cut into other areas leaves the product to the CPU.
+    /// Only sizes that were compiled ahead of time: a cut into other areas leaves the product to the CPU.
     Compiled,
 }
 

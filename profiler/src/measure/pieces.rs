@@ -195,7 +195,7 @@ const ROUNDS_MAX: usize = 10;
 mod tests {
     use super::*;
 
-    /// Two devices of which the first is three times as fast, and needs 20 µs to begin; every fourth run is disturbed.
+    /// Two devices. The first is three times as fast, and needs 20 µs to begin; every fourth run is disturbed.
     struct Synthetic {
         kernels: Vec<PairKernel>,
         runs: u32,

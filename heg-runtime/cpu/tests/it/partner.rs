@@ -1,5 +1,5 @@
 //! A partner with memory of its own, which reads operands in f32 and gives results for the program to finish: it is as near
-//! to the CPU as its own sums, whatever form operands have. What it does not compute is the CPU's, bit for bit.
+//! to the CPU as its own sums, whatever form operands have. The rest is the CPU's, bit for bit.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

@@ -103,7 +103,7 @@ pub enum Misfit {
 }
 
 impl DeviceFacts {
-    /// What is known of a device before anybody asked it.
+    /// The facts that are known of a device before anybody asked it.
     pub(crate) fn of(device: &Device) -> Self {
         Self {
             role: device.class,

@@ -84,8 +84,8 @@ impl Informed {
     }
 }
 
-/// Products by the bundle's partition alone, which its compiled pieces are for. What that does not cut is the CPU's, as is
-/// what the partner takes no area of: speeds and measured pieces would cut elsewhere.
+/// Products by the bundle's partition alone, which its compiled pieces are for. Other products are the CPU's, and so
+/// are those that the partner takes no area of: speeds and measured pieces would cut elsewhere.
 pub(super) struct AsCompiled(Informed);
 
 impl AsCompiled {

@@ -33,8 +33,8 @@ impl PieceIndex {
     }
 
     /// The runs that compute `rows` outputs for `tokens`: one of the smallest size that holds all of them, since each run takes
-    /// its time to reach the device; else several of which the last is padded. `None` if there is no piece for as many outputs,
-    /// or it takes too many runs or too much padding.
+    /// its time to reach the device; else several, the last one padded. `None` if no piece has this number of outputs, or if
+    /// too many runs or too much padding would be needed.
     pub(super) fn cover(
         &self,
         form: RowsForm,

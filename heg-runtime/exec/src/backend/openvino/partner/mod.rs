@@ -206,7 +206,7 @@ impl NpuPartnerKernel {
         plan.collect()
     }
 
-    /// Computes areas, and says how long the device was busy. What it has is written once all of it is there.
+    /// Computes areas, and says how long the device was busy. Results are written once all of them are there.
     fn run(
         &self,
         product: &PartnerProduct<'_>,

@@ -16,7 +16,7 @@ const TOLERANCE: f64 = 0.01;
 /// Bytes of a section; `None` if there is none.
 pub(super) type BytesOf<'b> = dyn Fn(SectionId) -> Option<&'b [u8]> + 'b;
 
-/// Whether results of one token are those of rows of a weight from `first_row` on, as far as a few of them tell. What
+/// Whether results of one token are those of rows of a weight from `first_row` on, judged by a few of them. A weight that
 /// cannot be read is no reason to doubt.
 pub(super) fn agrees(
     bytes_of: &BytesOf<'_>,

@@ -225,14 +225,22 @@ fn push_pieces(pieces: &[RowsPiece], found: &mut Vec<(Reference, SectionId)>) {
             activations: _,
             blobs,
         } = piece;
-        for (number, blob) in blobs.iter().enumerate() {
-            let Blob {
-                platform: _,
-                compatibility: _,
-                section,
-            } = blob;
-            found.push((Reference::PieceBlob(index, number), *section));
-        }
+        push_blobs(blobs, |number| Reference::PieceBlob(index, number), found);
+    }
+}
+
+fn push_blobs(
+    blobs: &[Blob],
+    reference: impl Fn(usize) -> Reference,
+    found: &mut Vec<(Reference, SectionId)>,
+) {
+    for (number, blob) in blobs.iter().enumerate() {
+        let Blob {
+            platform: _,
+            compatibility: _,
+            section,
+        } = blob;
+        found.push((reference(number), *section));
     }
 }
 
@@ -312,14 +320,11 @@ fn push_kernel(index: usize, kernel: &Kernel, found: &mut Vec<(Reference, Sectio
         } = variant;
         found.push((Reference::VariantIr(index, position), *ir));
         found.extend(program.map(|id| (Reference::VariantProgram(index, position), id)));
-        for (number, blob) in blobs.iter().enumerate() {
-            let Blob {
-                platform: _,
-                compatibility: _,
-                section,
-            } = blob;
-            found.push((Reference::Blob(index, position, number), *section));
-        }
+        push_blobs(
+            blobs,
+            |number| Reference::Blob(index, position, number),
+            found,
+        );
     }
 }
 

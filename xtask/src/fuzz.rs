@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: builds the libFuzzer targets of `tests/fuzz` and runs each for a bounded time, as many at once
-//! as there are cores. The folder has cargo-fuzz's layout, but stable Rust and plain cargo suffice: coverage comes from
-//! LLVM's own pass, which needs no nightly flag (only the address sanitizer would). Our own crates are compiled for it once
-//! more, and nothing else is.
+//! `cargo xtask fuzz`: builds the libFuzzer targets of `tests/fuzz`, which are one program, and runs each for a bounded
+//! time, as many at once as there are cores. Stable Rust and plain cargo suffice: coverage comes from LLVM's own pass,
+//! which needs no nightly flag (only the address sanitizer would). Our own crates are compiled for it once more, and
+//! nothing else is.
 
 use anyhow::{Context, Result};
 use rayon::prelude::*;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         named => check_names(named, &known)?,
     };
     note(format!("building {} fuzz targets", chosen.len()));
-    build(&chosen)?;
+    build()?;
     // A target keeps one core busy.
     let found: Vec<(&str, String)> = chosen
         .par_iter()
@@ -71,18 +71,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     let hint = format!(
-        "the inputs are below `{}`; run the target's binary with one to repeat it",
+        "the inputs are below `{}`; run `{PROGRAM} --target=NAME` with one to repeat it",
         artifacts("").display()
     );
     let message = format!("fuzzing found something: {}", failed.join(", "));
     Err(Fail::check(message).hint(hint).into())
 }
 
-fn build(targets: &[String]) -> Result<()> {
+fn build() -> Result<()> {
     let mut command = workspace::cargo(&["build", "--package", PACKAGE, "--quiet", "--locked"]);
-    for target in targets {
-        command.args(["--bin", target]);
-    }
     command.env("RUSTC_WORKSPACE_WRAPPER", folder().join("instrumented"));
     workspace::run(&mut command, "building the fuzz targets")
 }
@@ -99,9 +96,9 @@ fn fuzz(target: &str, args: &Args) -> Result<()> {
     for dir in [&corpus, &artifacts] {
         fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
     }
-    let binary = target_dir().join("debug").join(target);
-    let mut command = Command::new(binary);
+    let mut command = Command::new(target_dir().join("debug").join(PROGRAM));
     command
+        .arg(format!("--target={target}"))
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-seed={seed}"))
         .args(runs.map(|runs| format!("-runs={runs}")))
@@ -163,6 +160,7 @@ fn targets(folder: &Path) -> Result<Vec<String>> {
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|e| e == "rs"))
         .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+        .filter(|name| name != "main")
         .collect();
     names.sort();
     if names.is_empty() {
@@ -193,6 +191,9 @@ fn log(target: &str) -> PathBuf {
 }
 
 const PACKAGE: &str = "heg-fuzz";
+
+/// The program of all targets.
+const PROGRAM: &str = "tests_fuzz";
 
 const AFTER_HELP: &str = "\
 Examples:

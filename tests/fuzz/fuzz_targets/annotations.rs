@@ -1,17 +1,14 @@
 //! Reads arbitrary text as an annotation document: a bundle has one, and a device a side file. An accepted document can
 //! be written and read again, merged with itself without a change, and gives finite estimates.
 
-#![no_main]
-
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{ElementType, Kernel, Port, Role, Rows, Term, Variant, Work};
 use heg_profiler::annotation::{
     Annotations, DeviceAnnotation, KernelCall, VariantAnnotation, estimate,
 };
 use heg_spec::{DeviceClass, Group};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
     };
@@ -30,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
     annotations.overlay(annotations.clone());
     let overlaid = annotations.to_text();
     assert!(overlaid.is_ok_and(|text| Annotations::parse(&text).is_ok()));
-});
+}
 
 fn check_estimates(device: &DeviceAnnotation, entry: &VariantAnnotation) {
     let kernel = kernel(entry);

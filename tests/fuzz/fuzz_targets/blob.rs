@@ -4,12 +4,9 @@
 //! input is tried unchanged, as payload and as metadata beside sound ones, as the text of a compatibility
 //! record, and as an estimate in RON. An accepted blob must hold its promises.
 
-#![no_main]
-
 use heg_profiler::vendor::{BlobCompatibility, NpuBlob, PerfMetrics};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     use_blob(input);
     use_blob(&assemble(input, METADATA));
     use_blob(&assemble(PAYLOAD, input));
@@ -22,7 +19,7 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(estimate) = ron::from_str::<PerfMetrics>(text) {
         use_estimate(&estimate);
     }
-});
+}
 
 fn assemble(payload: &[u8], metadata: &[u8]) -> Vec<u8> {
     let payload_bytes = (payload.len() as u64).to_le_bytes();

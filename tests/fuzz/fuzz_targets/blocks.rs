@@ -1,11 +1,8 @@
 //! A head of a bundle, or a list of blocks: what a device plans a transfer by, before it has a byte of the file.
 
-#![no_main]
-
 use heg_artifacts::{Bundle, BundleHead, SectionBlocks, list_bytes, slice};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     if let Ok(head) = BundleHead::read(bytes.to_vec()) {
         let mut end = 0;
         for part in head.parts() {
@@ -29,4 +26,4 @@ fuzz_target!(|bytes: &[u8]| {
         SectionBlocks::read(tiny.manifest(), bytes).is_ok(),
         bytes.is_empty()
     );
-});
+}

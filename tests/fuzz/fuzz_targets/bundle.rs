@@ -5,15 +5,12 @@
 //! taken for the text of a manifest and gets a header and sections of zeros. An accepted bundle must hold
 //! its promises; everything else must be an error.
 
-#![no_main]
-
 use std::num::NonZero;
 
 use heg_artifacts::manifest::{BakedState, STATE_HEAD_BYTES};
 use heg_artifacts::{Bundle, Error, SectionId, layout, references};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     if input.starts_with(&layout::MAGIC) {
         use_bundle(input);
         let mut sealed = input.to_vec();
@@ -22,7 +19,7 @@ fuzz_target!(|input: &[u8]| {
     } else {
         use_manifest(input);
     }
-});
+}
 
 /// Uses the text as a manifest; the reader's error gives the number of missing bytes of sections.
 fn use_manifest(text: &[u8]) {

@@ -2,15 +2,12 @@
 //! tokenizer, and its tools through the compiler of grammars.
 //!
 //! An accepted conversation keeps to the bounds of its request; any other is refused with an error.
-#![no_main]
-
 use std::sync::LazyLock;
 
 use heg_server::{Bound, ChatRequest, PromptBounds};
 use heg_text::{
     ArgumentsKey, ChatTemplate, Grammars, Special, TextError, Tokenizer, Tool, ToolSyntax,
 };
-use libfuzzer_sys::fuzz_target;
 
 struct TinyAgent {
     tokenizer: Tokenizer,
@@ -37,7 +34,7 @@ static TINY_AGENT: LazyLock<TinyAgent> = LazyLock::new(|| {
     }
 });
 
-fuzz_target!(|body: &[u8]| {
+pub(crate) fn run(body: &[u8]) {
     let agent = &*TINY_AGENT;
     let Ok(request) = ChatRequest::parse(body, [], &agent.bounds) else {
         return;
@@ -67,7 +64,7 @@ fuzz_target!(|body: &[u8]| {
             .grammars
             .tool_calls(syntax, &tools, &tooling.choice, tooling.calls);
     }
-});
+}
 
 /// The end of an answer in tiny-agent's vocabulary.
 const EOS: u32 = 2041;

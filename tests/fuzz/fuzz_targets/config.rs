@@ -2,16 +2,13 @@
 //!
 //! A plan is a promise: heads and widths that multiply without overflow, a context, a kernel for every place.
 
-#![no_main]
-
 use std::path::{Path, PathBuf};
 
 use heg_compiler::ingest::ConfigJson;
 use heg_compiler::{CompileError, Plan, Target, Verify};
 use heg_spec::ModelSpec;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let Ok(config) = ConfigJson::parse(Path::new("config.json"), input) else {
         return;
     };
@@ -37,6 +34,6 @@ fuzz_target!(|input: &[u8]| {
             .iter()
             .all(|rows| *rows <= plan.context_tokens)
     );
-});
+}
 
 const LAYERS_MAX: u64 = 8;

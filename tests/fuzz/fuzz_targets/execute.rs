@@ -4,13 +4,8 @@
 //! give the same bits; each tensor ends where an inaccessible page begins, so that reading a byte beyond it ends the
 //! process.
 
-#![no_main]
-
-#[path = "execute/choices.rs"]
 mod choices;
-#[path = "execute/memory.rs"]
 mod memory;
-#[path = "execute/program.rs"]
 mod program;
 
 use std::num::NonZeroUsize;
@@ -22,7 +17,6 @@ use heg_cpu::{
     Activations, AffineBytes, Context, CpuCall, CpuDevice, CpuDeviceOptions, CpuKernel, Isa,
     ProgramRows, WeightBytes,
 };
-use libfuzzer_sys::fuzz_target;
 
 use choices::Choices;
 use memory::Tensor;
@@ -42,7 +36,7 @@ static DEVICES: LazyLock<Mutex<Vec<CpuDevice>>> = LazyLock::new(|| {
     Mutex::new(devices.map(device).collect())
 });
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let mut choices = Choices::new(input);
     let made = Made::new(&mut choices);
     if made.program.check(&made.declared).is_err() {
@@ -59,7 +53,7 @@ fuzz_target!(|input: &[u8]| {
         let expected = expected.get_or_insert_with(|| outputs.clone());
         assert_eq!(*expected, outputs, "the same bits everywhere");
     }
-});
+}
 
 /// A weight, with its dequantisation parameters.
 struct Weight {

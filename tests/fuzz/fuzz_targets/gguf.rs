@@ -2,13 +2,10 @@
 //!
 //! The data that the header promises must exist: rows that can be unpacked, wherever a view of them begins.
 
-#![no_main]
-
 use heg_compiler::ingest::ModelSource;
 use heg_compiler::quant::{Form, encode, source_hash};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let Ok(source) = ModelSource::from_gguf_bytes("fuzz.gguf", input) else {
         return;
     };
@@ -36,4 +33,4 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     checkpoint.advise_done();
-});
+}

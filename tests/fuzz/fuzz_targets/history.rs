@@ -2,14 +2,11 @@
 //!
 //! An accepted file has only tokens of the vocabulary, and can be written and read again.
 
-#![no_main]
-
 use heg_runtime::history::{PastAnswers, TokenSet};
-use libfuzzer_sys::fuzz_target;
 
 const VOCAB: u32 = 1000;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let token_set = || TokenSet::new("fuzz", VOCAB);
     let Ok(answers) = PastAnswers::parse(input, token_set()) else {
         return;
@@ -21,4 +18,4 @@ fuzz_target!(|input: &[u8]| {
     }
     let again = PastAnswers::parse(answers.to_text().as_bytes(), token_set());
     assert_eq!(again.expect("what was written is read"), answers);
-});
+}

@@ -1,11 +1,8 @@
 //! Bodies of requests: every input is refused with a client error, or is a request within its limits.
-#![no_main]
-
 use heg_server::{
     ApiError, Bound, ChatRequest, CompletionParams, CompletionRequest, PromptBounds, PromptText,
     flow_to_end,
 };
-use libfuzzer_sys::fuzz_target;
 
 /// Small bounds, so that inputs reach them.
 const BOUNDS: PromptBounds = PromptBounds {
@@ -14,7 +11,7 @@ const BOUNDS: PromptBounds = PromptBounds {
     token_bytes: 8,
 };
 
-fuzz_target!(|body: &[u8]| {
+pub(crate) fn run(body: &[u8]) {
     match ChatRequest::parse(body, [], &BOUNDS) {
         Ok(request) => {
             assert!(!request.conversation.messages.is_empty());
@@ -38,7 +35,7 @@ fuzz_target!(|body: &[u8]| {
         Ok(flow) => assert!((1..=256).contains(&flow.len())),
         Err(error) => refused(&error),
     }
-});
+}
 
 fn check(params: &CompletionParams) {
     params.sampling.check().unwrap();

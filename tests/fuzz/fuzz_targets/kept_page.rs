@@ -1,11 +1,8 @@
 //! A page of kept state or of a baked state, and the name of a file of one.
 
-#![no_main]
-
 use heg_state::{HEAD_BYTES, PageHead, PageName, public_page, public_payload};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Some(name) = PageName::parse(text)
     {
@@ -21,4 +18,4 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(public_page(&head, payload), bytes);
         }
     }
-});
+}

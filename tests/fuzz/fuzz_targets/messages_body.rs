@@ -1,9 +1,6 @@
 //! Bodies of Anthropic's Messages API: every input is refused with a client error in its form, or is chat's request of a
 //! conversation that ends with the user.
-#![no_main]
-
 use heg_server::{ApiError, Bound, ChatRequest, ErrorForm, MessagesPurpose, PromptBounds};
-use libfuzzer_sys::fuzz_target;
 
 /// Small bounds, so that inputs reach them.
 const BOUNDS: PromptBounds = PromptBounds {
@@ -12,7 +9,7 @@ const BOUNDS: PromptBounds = PromptBounds {
     token_bytes: 8,
 };
 
-fuzz_target!(|body: &[u8]| {
+pub(crate) fn run(body: &[u8]) {
     let read = |purpose| ChatRequest::parse_messages(body, [], &BOUNDS, purpose);
     let (answer, count) = (read(MessagesPurpose::Answer), read(MessagesPurpose::Count));
     // Whatever is answered can be counted.
@@ -23,7 +20,7 @@ fuzz_target!(|body: &[u8]| {
             Err(error) => refused(&error),
         }
     }
-});
+}
 
 fn check(request: &ChatRequest) {
     let params = &request.params;

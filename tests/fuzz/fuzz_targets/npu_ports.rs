@@ -3,11 +3,7 @@
 //! The input is tried as it is, as the section with the ports in a sound file, and as changes of a real section: pairs of
 //! an offset and a number, of which mutations seldom make sense of 30 kB of tables by themselves.
 
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     read(input);
     read(&file(input));
     let mut section = section(BLOB).to_vec();
@@ -19,7 +15,7 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     read(&file(&section));
-});
+}
 
 fn read(blob: &[u8]) {
     let Ok(ports) = ze_loader::port_bytes(blob) else {

@@ -1,11 +1,8 @@
 //! Documents of partitions are refused with an error, or written and read again, and every class has a cut that fits.
 
-#![no_main]
-
 use heg_profiler::partition::Partitions;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
@@ -25,4 +22,4 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(checked, Ok(()));
         }
     }
-});
+}

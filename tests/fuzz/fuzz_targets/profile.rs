@@ -1,17 +1,14 @@
 //! Reads arbitrary text as a profile, the side file with a device's measurements. An accepted profile can be written
 //! and read again, and its predictions are latencies.
 
-#![no_main]
-
 use heg_artifacts::manifest::{Term, Work};
 use heg_profiler::measure::{Profile, VariantProfile};
 use heg_profiler::partition::{CutRules, CutShape, MeasuredPair, solve};
 use heg_profiler::predict::{Calibrated, CallShape};
 use heg_profiler::{DevicePeaks, RawDevicePeaks};
 use heg_spec::{CutProduct, Side};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
     };
@@ -27,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
         check_predictions(variant);
     }
     check_cuts(&profile);
-});
+}
 
 /// A pair may solve any product by what the profile has of pieces.
 fn check_cuts(profile: &Profile) {

@@ -3,15 +3,12 @@
 //! An accepted program is run on memory that only records which buffer was written last: no step may read memory that
 //! another buffer has taken meanwhile.
 
-#![no_main]
-
 use std::collections::BTreeMap;
 
 use heg_artifacts::manifest::Kernel;
 use heg_artifacts::program::{Buffer, BufferPlace, Program, SCRATCH_STEP, scratch_width};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let Some(end) = input.windows(BREAK.len()).position(|text| text == BREAK) else {
         return;
     };
@@ -26,10 +23,10 @@ fuzz_target!(|input: &[u8]| {
     let again = Program::read(&bytes, &kernel).expect("what was written is read");
     assert_eq!(again, program);
     assert!(!program.text(&kernel).to_string().is_empty());
-    run(&program);
-});
+    execute(&program);
+}
 
-fn run(program: &Program) {
+fn execute(program: &Program) {
     // Pieces of scratch memory and output ports, with the buffer that was written there last. Only the ends of a
     // buffer's memory: an untrusted buffer can be gigabytes long.
     let mut held = BTreeMap::new();

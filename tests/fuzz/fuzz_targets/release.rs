@@ -1,19 +1,16 @@
 //! A release, a signature, a policy or a key of a stranger.
 
-#![no_main]
-
 use heg_artifacts::SectionId;
 use heg_trust::{
     Claim, Moment, PublisherKey, Purpose, Release, ReleaseSignature, SeenReleases, TrustPolicy,
     Word, judge,
 };
-use libfuzzer_sys::fuzz_target;
 
 const POLICY: &str = include_str!("../seeds/release/trust.ron");
 const SIGNATURE: &[u8] = include_bytes!("../seeds/release/a.minisig");
 const SIGNED: &[u8] = include_bytes!("../seeds/release/release.json");
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     if let Ok(release) = Release::parse(bytes) {
         let text = release.to_text().expect("what was read can be written");
         assert_eq!(Release::parse(text.as_bytes()).as_ref(), Ok(&release));
@@ -37,4 +34,4 @@ fuzz_target!(|bytes: &[u8]| {
     let (seen, purpose) = (SeenReleases::default(), Purpose::Update);
     let judged = judge(&policy, &claim, &seen, purpose, Moment::Unknown);
     assert!(bytes == SIGNED || !matches!(judged, Ok(Word::Signed { .. })));
-});
+}

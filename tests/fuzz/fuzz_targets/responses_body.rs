@@ -1,9 +1,6 @@
 //! Bodies of OpenAI's Responses API: every input is refused with a client error, or is chat's request of a conversation
 //! in which every call has its output.
-#![no_main]
-
 use heg_server::{ApiError, Bound, PromptBounds, ResponsesRequest};
-use libfuzzer_sys::fuzz_target;
 
 /// Small bounds, so that inputs reach them.
 const BOUNDS: PromptBounds = PromptBounds {
@@ -12,12 +9,12 @@ const BOUNDS: PromptBounds = PromptBounds {
     token_bytes: 8,
 };
 
-fuzz_target!(|body: &[u8]| {
+pub(crate) fn run(body: &[u8]) {
     match ResponsesRequest::parse(body, [], &BOUNDS) {
         Ok(request) => check(request),
         Err(error) => refused(&error),
     }
-});
+}
 
 fn check(request: ResponsesRequest) {
     let params = &request.params;

@@ -3,14 +3,11 @@
 //! The data that the header promises must exist: as many bytes as shape and type need, all of them within the file. An
 //! input that begins with `{` is a header alone: it gets its length in front and zeros after it.
 
-#![no_main]
-
 use std::path::Path;
 
 use heg_compiler::ingest::{Checkpoint, check_header};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     if input.starts_with(b"{") {
         for data_bytes in [0, 12, 64] {
             let mut file = (input.len() as u64).to_le_bytes().to_vec();
@@ -21,7 +18,7 @@ fuzz_target!(|input: &[u8]| {
     } else {
         use_file(input.to_vec());
     }
-});
+}
 
 fn use_file(file: Vec<u8>) {
     let header = check_header(Path::new("fuzz.safetensors"), &file);

@@ -3,15 +3,12 @@
 //! An accepted form must allow a token at each step, or report that it cannot go on; a complete answer must parse.
 //! libFuzzer's own limits bound the compiler's time and memory.
 
-#![no_main]
-
 use std::sync::{Arc, LazyLock};
 
 use heg_text::{
     ArgumentsKey, Calls, Grammar, GrammarState, Grammars, Restriction, Said, TextStream, Tokenizer,
     Tool, ToolCallParser, ToolChoice, ToolSyntax,
 };
-use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
 static TINY_AGENT: LazyLock<(Arc<Tokenizer>, Grammars)> = LazyLock::new(|| {
@@ -21,7 +18,7 @@ static TINY_AGENT: LazyLock<(Arc<Tokenizer>, Grammars)> = LazyLock::new(|| {
     (Arc::new(tokenizer), grammars)
 });
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
     };
@@ -50,7 +47,7 @@ fuzz_target!(|input: &[u8]| {
         let said = [parser.push(&answer), parser.finish()].concat();
         assert!(matches!(said.as_slice(), [Said::Call(_)]), "{answer}");
     }
-});
+}
 
 /// Returns an answer of tokens that the input chooses; `None` if it does not end soon.
 fn babble(mut grammar: Grammar, input: &[u8]) -> Option<String> {

@@ -1,12 +1,9 @@
 //! Documents that strangers send with a bundle, and that a store reads back: the first byte says which one the rest is.
 
-#![no_main]
-
 use heg_artifacts::View;
 use heg_ship::{Digest, ImageManifest, Index, ModelName, Tagged, TrustState};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| {
+pub(crate) fn run(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else {
         return;
     };
@@ -22,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-});
+}
 
 /// An index or a manifest is refused, or written and read again as the same.
 fn documents(bytes: &[u8]) {

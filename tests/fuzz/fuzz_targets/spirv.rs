@@ -3,12 +3,9 @@
 //! The first eight bytes are a number and a value of a constant. What passes the check is a module that a driver may
 //! see, so each change of it must pass the check again, with nothing but what was asked for.
 
-#![no_main]
-
 use heg_spirv::spirv::{Declarations, check, constants, declare, pack, specialise, unpack};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     if let Ok(words) = unpack(input) {
         assert!(words.len() <= input.len());
         assert_eq!(pack(&words), input);
@@ -46,4 +43,4 @@ fuzz_target!(|input: &[u8]| {
     assert!(declared.len() <= module.len() + 3 * 2 + 7 + 3 * 4);
     let with = check(&declared).expect("declarations are among what modules may have");
     assert_eq!(with.float_operations, census.float_operations);
-});
+}

@@ -3,13 +3,10 @@
 //! A template is refused with an error, or gives a text within its maximum size. Templates whose values grow without
 //! a bound are skipped here: in the product, the process that renders templates bounds memory and stack.
 
-#![no_main]
-
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use heg_text::{ChatTemplate, Conversation, DateTime, Message, TextError};
-use libfuzzer_sys::fuzz_target;
 
 static CONVERSATION: LazyLock<Conversation> = LazyLock::new(|| {
     // Panics within the engine are errors of the template, and are caught.
@@ -33,7 +30,10 @@ static CONVERSATION: LazyLock<Conversation> = LazyLock::new(|| {
     }
 });
 
-fuzz_target!(|source: &str| {
+pub(crate) fn run(input: &[u8]) {
+    let Ok(source) = std::str::from_utf8(input) else {
+        return;
+    };
     if source.len() > SOURCE_BYTES_MAX || grows(source) {
         return;
     }
@@ -53,7 +53,7 @@ fuzz_target!(|source: &str| {
             "a message of bounded length"
         ),
     }
-});
+}
 
 /// Returns whether a value of a template may grow: one that is set in loops, multiplied, or filtered repeatedly.
 fn grows(source: &str) -> bool {

@@ -1,13 +1,10 @@
 //! Reads arbitrary bytes as one of the text files of a model folder; the first byte chooses which.
 
-#![no_main]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use heg_compiler::ingest::{ConfigJson, TextAssets};
-use libfuzzer_sys::fuzz_target;
 
 /// The folder in which the file is placed, one for each process.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -16,7 +13,7 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let [which, content @ ..] = input else {
         return;
     };
@@ -36,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), assets.eos_ids.len(), "ids come once");
-});
+}
 
 const FILES: [&str; 5] = [
     "chat_template.jinja",

@@ -1,8 +1,6 @@
 //! Small files and streams of text from others: request files, files of tokens, and the replies of servers that `heg
 //! bench-serve` measures. The first byte chooses the kind.
 
-#![no_main]
-
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,13 +9,12 @@ use std::sync::LazyLock;
 
 use heg_server::Tokens;
 use heg_workload::{ReplyEvent, ReplyReader, Workload};
-use libfuzzer_sys::fuzz_target;
 
 /// A file of tokens, one for each process.
 static TOKEN_FILE: LazyLock<PathBuf> =
     LazyLock::new(|| std::env::temp_dir().join(format!("heg-fuzz-tokens-{}", std::process::id())));
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let [which, content @ ..] = input else {
         return;
     };
@@ -26,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
         1 => token_file(content),
         _ => reply(content),
     }
-});
+}
 
 /// Checks that requests share no more with the one before them than their prompts do.
 fn request_file(content: &[u8]) {

@@ -4,12 +4,9 @@
 //! refused. Files whose normalizers multiply a text are skipped here: in the product, the process that tokenizes bounds
 //! the memory.
 
-#![no_main]
-
 use std::sync::LazyLock;
 
 use heg_text::{Special, Tokenizer};
-use libfuzzer_sys::fuzz_target;
 
 /// Panics within the library are errors of the file: they are caught, and only those of this target are shown.
 static QUIET: LazyLock<()> = LazyLock::new(|| {
@@ -21,7 +18,7 @@ static QUIET: LazyLock<()> = LazyLock::new(|| {
     }));
 });
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let () = *QUIET;
     let mut parts = input.splitn(2, |byte| *byte == 0);
     let (file, text) = (
@@ -53,7 +50,7 @@ fuzz_target!(|input: &[u8]| {
             "the same once more"
         );
     }
-});
+}
 
 /// Returns whether more than one step of a file may lengthen a text by as much as the file's length.
 fn multiplies(file: &[u8]) -> bool {

@@ -2,12 +2,9 @@
 //!
 //! Every moment of a request has one cause, whatever the trace claims.
 
-#![no_main]
-
 use heg_workload::{RunTrace, Stretch, explain};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let Ok(trace) = RunTrace::read(input) else {
         return;
     };
@@ -21,7 +18,7 @@ fuzz_target!(|input: &[u8]| {
             explanation.to_json(),
         );
     }
-});
+}
 
 fn whole(stretch: &Stretch) {
     let mut at = stretch.start;

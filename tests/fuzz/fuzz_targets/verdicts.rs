@@ -2,13 +2,10 @@
 //!
 //! An accepted file can be written and read again: quarantine decides which kernels run.
 
-#![no_main]
-
 use heg_runtime::exec::GpuVerdict;
 use heg_runtime::verdicts::Verdicts;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     if let Ok(verdict) = GpuVerdict::parse(input) {
         let again = GpuVerdict::parse(verdict.to_text().as_bytes());
         assert_eq!(again.expect("what was written is read"), verdict);
@@ -25,4 +22,4 @@ fuzz_target!(|input: &[u8]| {
     let wrong = cleared.clear_quarantine();
     assert_eq!(cleared.iter().count() + wrong, verdicts.iter().count());
     assert!(cleared.iter().all(|(_, _, verdict)| verdict.is_right()));
-});
+}

@@ -51,7 +51,7 @@ fn places(count: u64) -> impl Iterator<Item = u64> {
     let few = if std::env::var_os("HEG_FULL").is_some() {
         count
     } else {
-        3
+        2
     };
     let step = (count / few).max(1);
     (0..count).filter(move |at| *at < 1 || at % step == step - 1)

@@ -6,7 +6,7 @@ use heg_artifacts::manifest::{Manifest, Weight};
 use heg_files::OwnFolder;
 use heg_runtime::exec::{Executor, ExecutorOptions, clear_quarantine, diagnose};
 use heg_runtime::{Descent, Reason, summary};
-use heg_spec::{DeviceClass, Group, ModelSpec, WeightForm};
+use heg_spec::{DeviceClass, Group, ModelSpec, WeightForm, shipped};
 use heg_tests::roles::{changed, compile, drop_unused, loader, rewrite, roles, run, soc};
 use heg_tests::{Workbench, openvino_or_skip};
 
@@ -39,6 +39,20 @@ fn attention_runs_in_buckets_where_only_the_npu_and_the_cpu_are_there() {
     let lines = summary(&descents);
     let expected = "mha: CPU as npu -> CPU IR dynamic: no form for 32 tokens over 1024 rows";
     assert_eq!(lines, [expected]);
+}
+
+#[test]
+fn every_form_is_right_on_the_hosts_machines() {
+    if !openvino_or_skip("known answers on the host's machines") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = compile(&workbench, |_| ());
+    for name in ["host-cpu", "host-pair", "host-pair-npu", "host-roles"] {
+        let loader = loader(&bundle, &shipped::soc(name).unwrap());
+        let diagnosis = diagnose(&loader, |_| ()).unwrap();
+        assert!(!diagnosis.found_wrong(), "{name}: {:?}", diagnosis.examined);
+    }
 }
 
 #[test]

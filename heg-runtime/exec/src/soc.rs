@@ -17,11 +17,17 @@ pub(crate) fn has_npu_beside(device: &Device) -> bool {
     device.programs.is_some() && is_npu
 }
 
-/// Returns a SoC with the roles that kernels are given to: a role of CPU programs beside an NPU is the CPU's in all else.
+/// Returns a SoC with the roles that kernels are given to: a role of CPU programs beside an NPU is the CPU's in all else. The
+/// file's properties are the NPU's; the CPU plugin computes in f32, since bf16, which it prefers on some processors, loses the
+/// angles of rotary positions.
 pub(crate) fn as_played(mut soc: Soc) -> Soc {
     for device in &mut soc.devices {
         if has_npu_beside(device) {
             "CPU".clone_into(&mut device.openvino);
+            device.properties = [("INFERENCE_PRECISION_HINT", "f32")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into();
+            device.mha_properties.clear();
         }
     }
     soc

@@ -41,6 +41,7 @@ mod mechanism_metrics;
 mod message;
 mod metrics;
 mod pace;
+mod pair_metrics;
 mod pool;
 mod preparation;
 mod prepare;

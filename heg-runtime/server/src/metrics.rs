@@ -18,7 +18,7 @@ use super::answering::AnswerStats;
 use super::error::{ApiError, Result};
 use super::held::Held;
 use super::timeline::lane_name;
-use super::{kept_metrics, mechanism_metrics};
+use super::{kept_metrics, mechanism_metrics, pair_metrics};
 use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::Status;
 use heg_sched::{Class, Mechanism};
@@ -126,6 +126,9 @@ impl Metrics {
         self.register_energy(&mut registry);
         register_status(&mut registry, status);
         register_drafts(&mut registry, status);
+        if let Some(pair) = &status.pair {
+            pair_metrics::register(&mut registry, pair);
+        }
         if let Some(kept) = &status.kept {
             kept_metrics::register(&mut registry, kept);
         }

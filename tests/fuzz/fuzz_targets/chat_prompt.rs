@@ -2,6 +2,7 @@
 //! tokenizer, and its tools through the compiler of grammars.
 //!
 //! An accepted conversation keeps to the bounds of its request; any other is refused with an error.
+
 use std::sync::LazyLock;
 
 use heg_server::{Bound, ChatRequest, PromptBounds};

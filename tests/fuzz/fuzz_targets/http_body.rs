@@ -1,4 +1,5 @@
 //! Bodies of requests: every input is refused with a client error, or is a request within its limits.
+
 use heg_server::{
     ApiError, Bound, ChatRequest, CompletionParams, CompletionRequest, PromptBounds, PromptText,
     flow_to_end,

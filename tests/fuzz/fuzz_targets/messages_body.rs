@@ -1,5 +1,6 @@
 //! Bodies of Anthropic's Messages API: every input is refused with a client error in its form, or is chat's request of a
 //! conversation that ends with the user.
+
 use heg_server::{ApiError, Bound, ChatRequest, ErrorForm, MessagesPurpose, PromptBounds};
 
 /// Small bounds, so that inputs reach them.

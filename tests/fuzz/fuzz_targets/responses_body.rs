@@ -1,5 +1,6 @@
 //! Bodies of OpenAI's Responses API: every input is refused with a client error, or is chat's request of a conversation
 //! in which every call has its output.
+
 use heg_server::{ApiError, Bound, PromptBounds, ResponsesRequest};
 
 /// Small bounds, so that inputs reach them.

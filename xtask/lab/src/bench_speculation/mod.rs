@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// A model by name, or a Hugging Face folder
     #[arg(long, value_name = "MODEL", default_value = SMOLLM2)]
     model: String,
+    /// A compiled bundle, in place of a model; without GenAI
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "recite"])]
+    bundle: Option<PathBuf>,
     /// The folder of the data sets, *.jsonl
     #[arg(long, value_name = "DIR")]
     workloads: PathBuf,
@@ -103,20 +106,25 @@ impl AddAssign for Spent {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let subject = Subject::find(Some(&args.model))?;
-    let bundle = subject.bundle(Precision::EightBits)?;
+    let (bundle, subject) = match &args.bundle {
+        Some(bundle) => (bundle.clone(), None),
+        None => {
+            let subject = Subject::find(Some(&args.model))?;
+            (subject.bundle(Precision::EightBits)?, Some(subject))
+        }
+    };
     // A model of random weights has no tokenizer; its tokens are from another one then.
     let text = match args.recite {
         true => Loaded::open(&Subject::find(Some(SMOLLM2))?.bundle(Precision::EightBits)?)?,
         false => Loaded::open(&bundle)?,
     };
     let (tokenizer, template) = (text.tokenizer()?, text.chat_template()?);
-    let mut genai = match args.alone || args.recite || args.ablate {
-        true => None,
-        false => {
-            let exported = bench_peers::genai::prepare(&subject, None, Precision::EightBits)?;
+    let mut genai = match &subject {
+        Some(subject) if !(args.alone || args.recite || args.ablate) => {
+            let exported = bench_peers::genai::prepare(subject, None, Precision::EightBits)?;
             Some(GenAi::start(&exported.model, &subject.peers)?)
         }
+        _ => None,
     };
     let mut report = Report::default();
     for name in &args.data {
@@ -141,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match args.json {
         _ if args.ablate => {}
         true => print!("{}", report.json_lines()?),
-        false => print!("{}", report.table(&subject.name)),
+        false => print!("{}", report.table(&text.bundle().manifest().model.name)),
     }
     Ok(())
 }

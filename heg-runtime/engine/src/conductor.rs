@@ -9,12 +9,13 @@ use heg_spec::{Policy, bug};
 
 use super::baked::BakedStates;
 use super::descents::AllDescents;
+use super::device_turns::DeviceTurns;
 use super::drafts::Speculation;
 use super::flash::Outbox;
 use super::health::{LostLane, Pulse};
 use super::held::Held;
 use super::kept::{Keeper, KeptState};
-use super::lane::LaneHandle;
+use super::lane::{LaneHandle, LaneSetup};
 use super::machine::Machine;
 use super::memory::Memory;
 use super::message::{Arrival, Message, receive, turn_away};
@@ -157,17 +158,24 @@ impl Conductor {
         if let Some(baked) = &baked {
             descents.add(baked.descents().to_vec().into());
         }
-        let drafts = policy.drafts;
+        let setup = LaneSetup {
+            inbox: inbox.clone(),
+            drafts: policy.drafts,
+            // Time in which a kernel waits for its turn would be taken for one in which it hangs.
+            turns: match facts.kernels_hang {
+                true => DeviceTurns::default(),
+                false => options.turns,
+            },
+        };
         for (lane, executor) in executors {
             let executor = machine.executor(lane, executor);
-            lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone(), drafts));
+            lanes[lane as usize] = Some(LaneHandle::start(lane, executor, setup.clone()));
         }
         let successors = Successors {
             loader: Arc::clone(&loader),
             duties,
             exec,
-            drafts,
-            inbox: inbox.clone(),
+            setup,
             lost: 0,
         };
         Ok(Self {

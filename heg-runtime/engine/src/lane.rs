@@ -10,6 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use super::calibration::Slice;
+use super::device_turns::DeviceTurns;
 use super::health::panic_text;
 use super::job::{Job, Order};
 use super::machine::LaneExecutor;
@@ -56,6 +57,16 @@ impl Signals {
     }
 }
 
+/// The setup of every lane of an engine.
+#[derive(Clone)]
+pub(super) struct LaneSetup {
+    pub(super) inbox: Sender<Message>,
+    /// The mechanisms of drafts that the policy has on.
+    pub(super) drafts: DraftPolicy,
+    /// The turns on the machine's lanes.
+    pub(super) turns: DeviceTurns,
+}
+
 /// The conductor's end of a lane.
 pub(super) struct LaneHandle {
     orders: Option<Sender<Order>>,
@@ -65,21 +76,12 @@ pub(super) struct LaneHandle {
 
 impl LaneHandle {
     /// Starts the thread, which first waits for its kernels.
-    pub(super) fn start(
-        lane: Lane,
-        mut executor: Box<dyn LaneExecutor>,
-        inbox: Sender<Message>,
-        drafts: DraftPolicy,
-    ) -> Self {
+    pub(super) fn start(lane: Lane, mut executor: Box<dyn LaneExecutor>, setup: LaneSetup) -> Self {
         let signals = Arc::new(Signals::default());
         let (sender, orders) = channel();
         executor.cancel_on(Arc::clone(&signals.reset));
-        let worker = Worker::new(
-            lane,
-            executor,
-            (Arc::clone(&signals), inbox.clone()),
-            drafts,
-        );
+        let inbox = setup.inbox.clone();
+        let worker = Worker::new(lane, executor, Arc::clone(&signals), setup);
         let run = move || {
             // The lane's memory is freed before its end is reported.
             let ran = catch_unwind(AssertUnwindSafe(|| worker.run(&orders)));

@@ -15,6 +15,7 @@ mod calibration;
 mod conductor;
 mod correction;
 mod descents;
+mod device_turns;
 mod drafts;
 mod engine;
 mod error;
@@ -57,6 +58,7 @@ mod warming;
 mod worker;
 
 pub use baked::{BakedStatus, StateChoice, state_model};
+pub use device_turns::DeviceTurns;
 pub use drafts::{DraftCounts, DraftTexts, SourceCounts, Speculation};
 pub use engine::Engine;
 pub use error::EngineError;

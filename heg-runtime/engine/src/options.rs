@@ -8,6 +8,7 @@ use heg_sched::Observer;
 use heg_state::StateFolder;
 
 use crate::baked::StateChoice;
+use crate::device_turns::DeviceTurns;
 use crate::drafts::Speculation;
 
 /// The options of an engine.
@@ -26,6 +27,9 @@ pub struct EngineOptions {
     pub baked: StateChoice,
     /// Whether answers are drafted, so that a pass verifies several tokens of one.
     pub speculation: Speculation,
+    /// The turns that this engine and others take on the machine's lanes. Kernels that may hang, those of plugins and of
+    /// GPUs, take none: their drivers have queues of their own.
+    pub turns: DeviceTurns,
     /// Observers of every step of the scheduler.
     pub observers: Vec<Box<dyn Observer>>,
 }

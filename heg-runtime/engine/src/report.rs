@@ -17,7 +17,10 @@ pub(super) struct Report {
     pub(super) outcome: Result<Done, Failure>,
     /// Drafted tokens that were not run, since a grammar refuses them.
     pub(super) refused: Vec<(RequestId, u32)>,
+    /// Time that it took, without that in which it waited for its turn.
     pub(super) took: Duration,
+    /// Time in which engines of other models had the lane.
+    pub(super) waited: Duration,
     /// The longest times of the lane so far.
     pub(super) longest: Longest,
 }

@@ -32,6 +32,8 @@ pub struct LaneStatus {
     pub busy: Option<Class>,
     /// Time that it has been busy, in µs.
     pub busy_us: u64,
+    /// Time that its work has waited while engines of other models had the device, in µs.
+    pub waited_us: u64,
 }
 
 /// Number and time of one kind of iterations.

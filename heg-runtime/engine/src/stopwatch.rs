@@ -72,6 +72,13 @@ impl Stopwatch {
         self.begin_stretch(now);
     }
 
+    /// Notes that the lane goes on after it made way for another engine: that time is no kernel's.
+    pub(super) fn resume(&mut self) {
+        let now = Instant::now();
+        self.begin_stretch(now);
+        self.begin = now;
+    }
+
     /// The longest times so far.
     pub(super) fn longest(&self) -> Longest {
         self.longest

@@ -5,23 +5,19 @@
 //! as a panic, has none.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
-use super::lane::LaneHandle;
+use super::lane::{LaneHandle, LaneSetup};
 use super::machine::Machine;
-use super::message::Message;
 use crate::error::EngineError;
 use heg_exec::{Descents, Duty, Executor, ExecutorOptions, Loader};
 use heg_sched::Lane;
-use heg_spec::policy::DraftPolicy;
 
 /// Makes successors of lanes.
 pub(super) struct Successors {
     pub(super) loader: Arc<Loader>,
     pub(super) duties: Vec<(Lane, Duty)>,
     pub(super) exec: ExecutorOptions,
-    pub(super) drafts: DraftPolicy,
-    pub(super) inbox: Sender<Message>,
+    pub(super) setup: LaneSetup,
     /// Lost devices that are known of.
     pub(super) lost: usize,
 }
@@ -50,11 +46,8 @@ impl Successors {
         Some(executor.map_err(EngineError::from).map(|executor| {
             let descents = executor.descents();
             let executor = machine.executor(lane, executor);
-            let inbox = self.inbox.clone();
-            (
-                LaneHandle::start(lane, executor, inbox, self.drafts),
-                descents,
-            )
+            let handle = LaneHandle::start(lane, executor, self.setup.clone());
+            (handle, descents)
         }))
     }
 }

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use heg_spec::policy::DraftPolicy;
 use heg_spec::{Group, bug};
 
+use super::device_turns::{DeviceTurns, Turn};
 use super::job::{Job, Order};
-use super::lane::Signals;
+use super::lane::{LaneSetup, Signals};
 use super::machine::LaneExecutor;
 use super::message::Message;
 use super::report::{Done, Failure, LaneLoss, Report};
@@ -22,7 +23,7 @@ use super::stopwatch::Stopwatch;
 use crate::error::EngineError;
 use heg_exec::mem::{ActivationRows, KvCache};
 use heg_exec::{Batch, ExecError};
-use heg_sched::{Lane, Launch, LayerKernel, RequestId, Segment, Span, Ticket, WorkStage};
+use heg_sched::{Class, Lane, Launch, LayerKernel, RequestId, Segment, Span, Ticket, WorkStage};
 
 mod calibrate;
 mod iteration;
@@ -36,15 +37,23 @@ pub(super) struct Worker {
     stopwatch: Stopwatch,
     /// The mechanisms of drafts that the policy has on.
     drafts: DraftPolicy,
+    turns: DeviceTurns,
+    /// The lane's turn, while a job runs.
+    turn: Turn,
 }
 
 impl Worker {
     pub(super) fn new(
         lane: Lane,
         executor: Box<dyn LaneExecutor>,
-        (signals, inbox): (Arc<Signals>, Sender<Message>),
-        drafts: DraftPolicy,
+        signals: Arc<Signals>,
+        setup: LaneSetup,
     ) -> Self {
+        let LaneSetup {
+            inbox,
+            drafts,
+            turns,
+        } = setup;
         Self {
             lane,
             executor,
@@ -52,6 +61,8 @@ impl Worker {
             inbox,
             stopwatch: Stopwatch::new(),
             drafts,
+            turns,
+            turn: Turn::none(),
         }
     }
 
@@ -71,14 +82,18 @@ impl Worker {
                     return;
                 }
             };
+            let start = Instant::now();
             let (ticket, mut job) = match order {
                 Order::Run(ticket, class, job) => {
                     self.signals.is_given();
+                    self.turn = self.turns.take(self.lane, class);
                     self.executor.begin(class, &job.requests());
                     (ticket, job)
                 }
                 Order::Calibrate(slice) => {
+                    self.turn = self.turns.take(self.lane, Class::Proactive);
                     let found = self.calibrate(&slice);
+                    self.turn = Turn::none();
                     let place = (slice.request, slice.segment.position);
                     // Memory that only the slice still holds is freed before its end is reported.
                     drop(slice);
@@ -96,18 +111,19 @@ impl Worker {
                     continue;
                 }
             };
-            let start = Instant::now();
             self.stopwatch.start();
             let refused = job.cut_drafts();
             self.executor.expect(job.coming());
             let outcome = self.carry_out(ticket, &job);
             self.stopwatch.may_yield();
+            let waited = std::mem::replace(&mut self.turn, Turn::none()).end();
             let report = Report {
                 lane: self.lane,
                 ticket,
                 outcome,
                 refused,
-                took: start.elapsed(),
+                took: start.elapsed().saturating_sub(waited),
+                waited,
                 longest: self.stopwatch.longest(),
             };
             // Memory that only the job still holds is freed before its end is reported.
@@ -305,13 +321,14 @@ impl Worker {
         let first = Group::from(self.executor.order(WorkStage::Decode).first());
         let signals = &self.signals;
         self.stopwatch.begin_kernel();
-        let watch = Mutex::new((&mut self.stopwatch, launches.iter()));
+        let watch = Mutex::new(Watch {
+            stopwatch: &mut self.stopwatch,
+            running: launches.iter(),
+            turn: &mut self.turn,
+        });
         let ended = || {
             let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
-            let (stopwatch, running) = &mut *watch;
-            if let Some(launch) = running.next() {
-                stopwatch.ran(*launch);
-            }
+            watch.ended();
             watch
         };
         let goes_on = |next: Launch| {
@@ -325,8 +342,9 @@ impl Worker {
                 if signals.yields(ticket) {
                     return false;
                 }
-                watch.0.may_yield();
+                watch.stopwatch.may_yield();
             }
+            watch.make_way();
             true
         };
         let ran = self.executor.launch_all(launches, batch, &goes_on)?;
@@ -345,6 +363,29 @@ impl Worker {
         let rows = logits.chunks_exact_mut(width.max(1));
         let choose = |(served, row): (&&Served, &mut [f32])| (served.id, served.choose(row));
         Ok(served.iter().zip(rows).map(choose).collect())
+    }
+}
+
+/// Launches that run one after the other, as their lane watches them.
+struct Watch<'a> {
+    stopwatch: &'a mut Stopwatch,
+    /// The one that runs, and those behind it.
+    running: std::slice::Iter<'a, Launch>,
+    turn: &'a mut Turn,
+}
+
+impl Watch<'_> {
+    fn ended(&mut self) {
+        if let Some(launch) = self.running.next() {
+            self.stopwatch.ran(*launch);
+        }
+    }
+
+    /// Lets another engine have the lane, if a person waits there.
+    fn make_way(&mut self) {
+        if self.turn.make_way() {
+            self.stopwatch.resume();
+        }
     }
 }
 

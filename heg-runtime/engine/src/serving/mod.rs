@@ -117,6 +117,7 @@ fn idle_lanes(present: [bool; 3]) -> Vec<LaneStatus> {
         lane,
         busy: None,
         busy_us: 0,
+        waited_us: 0,
     };
     lanes.map(idle).collect()
 }

@@ -21,6 +21,7 @@ impl Serving {
             outcome,
             refused,
             took,
+            waited,
             longest,
         } = report;
         let Some(running) = self.running[lane as usize].take_if(|r| r.ticket == ticket) else {
@@ -29,6 +30,7 @@ impl Serving {
         if let Some(status) = self.status.lane_mut(lane) {
             status.busy = None;
             status.busy_us += took.as_micros() as u64;
+            status.waited_us += waited.as_micros() as u64;
         }
         let longest_us = |so_far: u64, span: Duration| so_far.max(span.as_micros() as u64);
         self.status.kernel_us_max = longest_us(self.status.kernel_us_max, longest.kernel);

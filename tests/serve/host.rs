@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use heg_confine::WorkerProgram;
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Engine, EngineOptions, Speculation};
-use heg_server::{Address, ServedModel, Server, ServerError, ServerOptions, Timeline};
+use heg_server::{Address, Models, ServedModel, Server, ServerError, ServerOptions, Timeline};
 use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, fixture};
 use serde_json::Value;
@@ -115,6 +115,14 @@ impl Host {
         served: impl FnOnce() -> ServedModel + Send + 'static,
         change: impl FnOnce(&mut ServerOptions),
     ) -> Self {
+        Self::serving_all(|| served().into(), change)
+    }
+
+    /// Starts a server of several models, with other options.
+    pub(crate) fn serving_all(
+        models: impl FnOnce() -> Models + Send + 'static,
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> Self {
         let mut options = ServerOptions {
             port: Some(0),
             ..ServerOptions::default()
@@ -128,7 +136,7 @@ impl Host {
             Ok(())
         };
         let thread =
-            thread::spawn(move || server.run_until(served(), told(stopped), told(at_once)));
+            thread::spawn(move || server.run_until(models(), told(stopped), told(at_once)));
         Self {
             addresses,
             stop: Some(stop),

@@ -20,6 +20,7 @@ mod loads;
 mod log_probs;
 mod loop_time;
 mod messages;
+mod models;
 mod page;
 mod refusals;
 mod responses;

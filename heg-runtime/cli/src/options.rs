@@ -106,6 +106,11 @@ impl Machine {
         Ok(Executor::new(loader, options)?)
     }
 
+    /// Returns the same options for a bundle.
+    pub(crate) fn of(&self, bundle: &Path) -> Self {
+        self.beside(bundle, &self.soc)
+    }
+
     /// Returns the same options for another bundle on its own devices.
     pub(crate) fn beside(&self, bundle: &Path, soc: &str) -> Self {
         Self {

@@ -1,24 +1,26 @@
-//! `heg serve`: serves a bundle over OpenAI's and Anthropic's APIs, until the process is told to end.
+//! `heg serve`: serves bundles over OpenAI's and Anthropic's APIs, until the process is told to end.
 
 use std::io::Write;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
 use heg_artifacts::plain::escape;
 use heg_confine::WorkerProgram;
-use heg_runtime::engine::{Engine, EngineOptions};
+use heg_runtime::Loaded;
+use heg_runtime::engine::{DeviceTurns, Engine, EngineOptions};
 use heg_runtime::exec::Loader;
 use heg_runtime::{read_policy, verified};
 use heg_sched::Observer;
 use heg_sched::{Action, Event, Lane, Micros};
 use heg_server::{
-    Prefixes, ServedModel, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens,
+    Models, Prefixes, ServedModel, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens,
     shutdown_signal,
 };
 use heg_spec::Policy;
+use heg_state::StateFolder;
 use heg_workload::TraceFile;
 
 use crate::TEXT_WORKER;
@@ -29,9 +31,16 @@ use crate::state::Keep;
 
 /// Arguments of `heg serve`.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     machine: Machine,
+    /// Further bundles to serve beside the first. A request names its model; one that names none gets the first. A person's request to one goes before background work of all, and memory for KV caches is shared out equally. A bundle that cannot be served is reported, and the others are
+    #[arg(value_name = "BUNDLES")]
+    others: Vec<PathBuf>,
+    /// Another name for a model, which requests may use as well (may be given several times)
+    #[arg(long, value_name = "NAME=MODEL", value_parser = alias)]
+    alias: Vec<Alias>,
     /// Port on 127.0.0.1; 0 takes a free one [default: 8080, unless --socket is given]
     #[arg(long, value_name = "P")]
     port: Option<u16>,
@@ -74,40 +83,154 @@ pub(crate) struct Arguments {
     max_tokens: u32,
 }
 
+/// Another name of a model.
+#[derive(Debug, Clone)]
+struct Alias {
+    name: String,
+    model: String,
+}
+
+fn alias(text: &str) -> Result<Alias, String> {
+    let both = text.split_once('=');
+    let both = both.filter(|(name, model)| !name.is_empty() && !model.is_empty());
+    let (name, model) = both.ok_or("expected NAME=MODEL, as in `small=smollm2-135m-instruct`")?;
+    Ok(Alias {
+        name: name.to_owned(),
+        model: model.to_owned(),
+    })
+}
+
 /// Runs the command until SIGTERM or SIGINT.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    arguments.check()?;
     let server = Server::bind(arguments.options()?)?;
-    let loaded = arguments.machine.open()?;
-    let timeline = Timeline::default();
-    let loader = arguments.machine.loader(&loaded)?;
-    let options = EngineOptions {
-        exec: arguments.machine.executor_options(&loader),
-        flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
+    let hosting = Hosting {
+        arguments,
+        turns: match arguments.others.as_slice() {
+            [] => DeviceTurns::default(),
+            [..] => DeviceTurns::shared(),
+        },
         state: arguments.state.folder()?.map(Arc::new),
-        speculation: arguments.speculate.into(),
-        baked: arguments.baked.states(),
-        observers: arguments.observers(&timeline)?,
-        ..EngineOptions::default()
     };
-    let policy = arguments.policy(&loader)?;
-    let engine = Engine::start(loader, policy, options)?;
-    if let Some(why) = engine.not_kept() {
-        eprintln!("note: keeps nothing of prompts: {}", escape(why));
+    let mut loaded = Vec::new();
+    let mut models: Option<Models> = None;
+    let others = arguments.others.iter();
+    let others = others.map(|other| arguments.machine.of(other));
+    for machine in std::iter::once(arguments.machine.of(&arguments.machine.bundle)).chain(others) {
+        let (bundle, model) = match hosting.model(&machine) {
+            Ok(hosted) => hosted,
+            Err(error) if arguments.others.is_empty() => return Err(error),
+            Err(error) => {
+                let path = escape(&machine.bundle.to_string_lossy()).to_string();
+                eprintln!(
+                    "heg: `{path}` is not served: {}",
+                    escape(&format!("{error:#}"))
+                );
+                continue;
+            }
+        };
+        match &mut models {
+            Some(models) => models.add(distinct(model, models, &machine.bundle))?,
+            None => models = Some(model.into()),
+        }
+        loaded.push((machine, bundle));
     }
-    print_descents(engine.passed_states());
-    let served = ServedModel::new(&loaded, engine, timeline, WorkerProgram::this(TEXT_WORKER))?;
+    let mut models = models.ok_or_else(|| input("none of the bundles can be served"))?;
+    for Alias { name, model } in &arguments.alias {
+        models.alias(name.clone(), model)?;
+    }
+    let names = models.names().join(", ");
     for address in server.addresses() {
         // Scripts wait for this line; a missing reader is no error.
-        let _ = writeln!(std::io::stdout(), "serving {} on {address}", served.name());
+        let _ = writeln!(std::io::stdout(), "serving {names} on {address}");
     }
     // A second signal ends the grace period.
-    server.run_until(served, shutdown_signal(), shutdown_signal())?;
+    server.run_until(models, shutdown_signal(), shutdown_signal())?;
     // Unless that was done: a bundle that had just been written when kernels became ready is remembered here.
-    arguments.machine.remember(&loaded)?;
+    for (machine, loaded) in loaded {
+        machine.remember(&loaded)?;
+    }
     Ok(())
 }
 
+/// Returns a model under its file's name, if another one has its own.
+fn distinct(model: ServedModel, models: &Models, bundle: &Path) -> ServedModel {
+    let stem = bundle.file_stem().map(|stem| stem.to_string_lossy());
+    match stem {
+        Some(stem) if models.has(model.name()) => {
+            let stem = stem.into_owned();
+            eprintln!(
+                "note: `{}` is served already, so this one is `{}`",
+                escape(model.name()),
+                escape(&stem)
+            );
+            model.named(stem)
+        }
+        _ => model,
+    }
+}
+
+/// The setup that all models of a server share.
+struct Hosting<'a> {
+    arguments: &'a Arguments,
+    turns: DeviceTurns,
+    state: Option<Arc<StateFolder>>,
+}
+
+impl Hosting<'_> {
+    /// Opens a bundle, and starts its engine.
+    fn model(&self, machine: &Machine) -> anyhow::Result<(Loaded, ServedModel)> {
+        let arguments = self.arguments;
+        let loaded = machine.open()?;
+        let timeline = Timeline::default();
+        let loader = machine.loader(&loaded)?;
+        let options = EngineOptions {
+            exec: machine.executor_options(&loader),
+            flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
+            state: self.state.clone(),
+            speculation: arguments.speculate.into(),
+            baked: arguments.baked.states(),
+            turns: self.turns.clone(),
+            observers: arguments.observers(&timeline)?,
+            ..EngineOptions::default()
+        };
+        let policy = arguments.policy(&loader)?;
+        let engine = Engine::start(loader, policy, options)?;
+        if let Some(why) = engine.not_kept() {
+            eprintln!("note: keeps nothing of prompts: {}", escape(why));
+        }
+        print_descents(engine.passed_states());
+        let worker = WorkerProgram::this(TEXT_WORKER);
+        let served = ServedModel::new(&loaded, engine, timeline, worker)?;
+        Ok((loaded, served))
+    }
+}
+
 impl Arguments {
+    /// Refuses what is for one bundle alone, and memory that is too little for all.
+    fn check(&self) -> anyhow::Result<()> {
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        if self.trace.is_some() {
+            return Err(input(
+                "--trace writes what one bundle does: expected one bundle",
+            ));
+        }
+        let models = self.models();
+        match self.kv_mib {
+            Some(asked) if asked.get() < models => Err(input(format!(
+                "--kv-mib {asked} is too little for {models} bundles: expected at least 1 MiB for each"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Number of models that share the memory for KV caches.
+    fn models(&self) -> u32 {
+        u32::try_from(self.others.len()).map_or(u32::MAX, |others| others.saturating_add(1))
+    }
+
     fn observers(&self, timeline: &Timeline) -> anyhow::Result<Vec<Box<dyn Observer>>> {
         let mut observers: Vec<Box<dyn Observer>> =
             vec![Box::new(timeline.clone()), Box::new(Losses)];
@@ -133,6 +256,10 @@ impl Arguments {
                 .min(memory_mib().map_or(u32::MAX, |all| all / 4)),
         };
         limits.flash_mib = self.flash_mib.unwrap_or(limits.flash_mib);
+        if !self.others.is_empty() {
+            limits.kv_mib = (limits.kv_mib / self.models()).max(1);
+            limits.flash_mib /= self.models();
+        }
         Ok(policy)
     }
 
@@ -198,3 +325,8 @@ fn memory_mib() -> Option<u32> {
 }
 
 const PORT: u16 = 8080;
+
+const EXAMPLES: &str = "Examples:
+  heg serve model.heg
+  heg serve chat.heg digest.heg --alias small=smollm2-135m-instruct    several models on one machine
+  heg serve model.heg --socket ~/heg.sock --token-file clients.txt";

@@ -25,6 +25,7 @@ use super::preparation::Effort;
 use super::prepare::{Posted, Prepared, kept_bytes, prepare, read};
 use super::request::{CompletionParams, Delivery, EchoPrompt, EndToken, TokenIds};
 use super::route::{Body, event_response, json_response};
+use super::served::ServedModel;
 use super::stream::Events;
 use super::tools::AnswerConstraint;
 use super::whole::whole;
@@ -47,15 +48,16 @@ pub(super) async fn complete(
     let preparation = &state.preparation;
     let mut prepared = preparation.run_until(scope, effort, None, prepare).await?;
     let document = prepared.document.take();
+    let served = Arc::clone(&prepared.served);
     let (params, mut choices) = submit(state, scope, prepared, arrived).await?;
     // Nothing is sent before the scheduler has accepted the request, so that a refusal can still have a status.
     let predicted = choices.accepted().await?;
-    let document = document.unwrap_or_else(|| state.document(dialect));
+    let document = document.unwrap_or_else(|| state.document(&served, dialect));
     let mut response = match params.delivery {
         Delivery::Whole => whole(state, scope, document, choices, params.token_ids).await?,
         Delivery::Stream { usage } => {
             // Clients of /v1/completions count tokens, and may have sent ids that decode to no sensible text.
-            let empty = match (dialect, params.token_ids, &state.served.tokenizer) {
+            let empty = match (dialect, params.token_ids, &served.tokenizer) {
                 (Dialect::Choices(ApiKind::Completion), _, _) => Empty::Sent,
                 (_, TokenIds::Omitted, Some(_)) => Empty::Omitted,
                 _ => Empty::Sent,
@@ -115,7 +117,8 @@ async fn submit(
 ) -> Result<(CompletionParams, Choices)> {
     let count = prepared.permits.len();
     let deadline = prepared.params.deadline.map(|time| arrived + time);
-    let constraints = constraints(state, scope, prepared.form.take(), count, deadline).await?;
+    let form = prepared.form.take();
+    let constraints = constraints(state, &prepared.served, scope, form, count, deadline).await?;
     let form_bytes = constraints.iter().map(|constraint| constraint.kept_bytes);
     let params = &prepared.params;
     let answer_tokens = prepared.answer_tokens;
@@ -150,12 +153,14 @@ fn hand_in(
     prepared: Prepared,
     constraints: Vec<AnswerConstraint>,
 ) -> (CompletionParams, Choices) {
+    let served = prepared.served;
     let (mut turn, mut draft_texts) = (prepared.turn, prepared.draft_texts);
     let charge = Arc::new(prepared.charge);
     let last = prepared.permits.len().saturating_sub(1);
     let parts = constraints.into_iter().zip(prepared.permits).enumerate();
     let answerings = parts.map(|(index, (constraint, permit))| {
         let ask = Ask {
+            served: &served,
             params: &prepared.params,
             prompt: &prepared.prompt,
             // Shared texts are cheap to copy; a single answer takes them without a copy.
@@ -175,7 +180,7 @@ fn hand_in(
             charge: Arc::clone(&charge),
         };
         let metrics = state.metrics.of(scope);
-        Answering::submit(&state.served.engine, request, side, holding, metrics)
+        Answering::submit(&served.engine, request, side, holding, metrics)
     });
     let choices = Choices::new(answerings.collect());
     (prepared.params, choices)
@@ -183,6 +188,7 @@ fn hand_in(
 
 /// One of the answers that a request asks for.
 struct Ask<'a> {
+    served: &'a ServedModel,
     params: &'a CompletionParams,
     prompt: &'a [u32],
     draft_texts: Option<DraftTexts>,
@@ -201,7 +207,7 @@ impl Ask<'_> {
         scope: Scope,
         constraint: AnswerConstraint,
     ) -> (Request, TextSide) {
-        let (params, served) = (self.params, &state.served);
+        let (params, served) = (self.params, self.served);
         let (end_tokens, eos_ids) = match params.end_token {
             EndToken::Ends => (EndTokens::End, served.eos_ids()),
             EndToken::Ignored => (EndTokens::Ignored, &[][..]),
@@ -241,7 +247,7 @@ impl Ask<'_> {
             // The prediction is among the texts that drafts are made from.
             prediction: Vec::new(),
             draft_texts: self.draft_texts,
-            flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
+            flow: flow.map(|name| served.flows.named(&served.engine, scope, name)),
             deadline: params.deadline,
         };
         let side = TextSide {

@@ -4,11 +4,10 @@
 //! one, so an open page holds no resources of the server and does not keep it from shutting down.
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY,
@@ -26,23 +25,21 @@ use super::fields::describe;
 use super::preparation::Effort;
 use super::route::{Body, blocking, json_pieces, response};
 use super::sending::Pieces;
+use super::served::ServedModel;
 use super::timeline::lane_name;
 use heg_runtime::engine::{Engine, Phases, Status};
 
 /// A status, and the time at which it was read.
 type Known = (Instant, Arc<Status>);
 
-/// Caches the engine's status and the metrics, so that many readers query the engine no more often than one.
+/// Caches an engine's status, so that many readers query the engine no more often than one.
 #[derive(Default)]
-pub(super) struct StatusCache {
-    status: Arc<Mutex<Option<Known>>>,
-    /// The metrics of the last status, as text.
-    metrics: std::sync::Mutex<Option<(Arc<Status>, Bytes)>>,
-}
+pub(super) struct StatusCache(Arc<Mutex<Option<Known>>>);
 
 impl StatusCache {
-    async fn of(&self, engine: &Engine) -> Result<Arc<Status>> {
-        let mut last = Arc::clone(&self.status).lock_owned().await;
+    /// Returns the status of shortly before now.
+    pub(super) async fn of(&self, engine: &Engine) -> Result<Arc<Status>> {
+        let mut last = Arc::clone(&self.0).lock_owned().await;
         if let Some((at, status)) = &*last
             && at.elapsed() < FRESH
         {
@@ -57,20 +54,6 @@ impl StatusCache {
             Ok(status)
         });
         asking.await.unwrap_or(Err(ApiError::EngineFailed))
-    }
-
-    /// Returns the metrics of all clients.
-    pub(super) async fn metrics(&self, state: &State) -> Result<Bytes> {
-        let status = self.of(&state.served.engine).await?;
-        let mut last = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, text)) = &*last
-            && Arc::ptr_eq(of, &status)
-        {
-            return Ok(text.clone());
-        }
-        let text = Bytes::from(state.metrics.text(&status)?);
-        *last = Some((status, text.clone()));
-        Ok(text)
     }
 }
 
@@ -101,7 +84,8 @@ pub(super) fn page(state: &State) -> Response<Body> {
     response
 }
 
-/// Returns the data of the page. The query `after=N` leaves out slices that were sent before.
+/// Returns the data of the page. The query `after=N` leaves out slices that were sent before, and `model=N` asks for the
+/// model at this place of the list of all.
 pub(super) async fn data(
     state: &Arc<State>,
     scope: Scope,
@@ -111,23 +95,35 @@ pub(super) async fn data(
     if view == View::Own {
         return Err(ApiError::NoOperator);
     }
-    let seen = seen(query)?;
-    let status = state.status.of(&state.served.engine).await?;
+    let Wanted { seen, model } = Wanted::of(query)?;
+    let served = state
+        .models
+        .iter()
+        .nth(model)
+        .ok_or_else(|| ApiError::Field {
+            field: "model".to_owned(),
+            expected: "the place of a model, from 0 on",
+            found: format!("{model}, of {}", state.models.iter().count()),
+        })?;
+    let served = Arc::clone(served);
+    let status = served.status.of(&served.engine).await?;
     // Serialises slices, and the explanation of a slow request from thousands of events.
     let text = {
         let state = Arc::clone(state);
-        move || Ok(Pieces::json(&shown(&state, &status, seen)))
+        move || Ok(Pieces::json(&shown(&state, &served, &status, seen)))
     };
     let text = state.preparation.run(scope, Effort::Large, text).await?;
     Ok(json_pieces(text))
 }
 
-fn shown(state: &State, status: &Status, seen: u64) -> Value {
-    let glimpse = state.served.timeline.glimpse(seen);
+fn shown(state: &State, served: &ServedModel, status: &Status, seen: u64) -> Value {
+    let glimpse = served.timeline.glimpse(seen);
+    let models = state.models.iter().map(|served| served.name());
     let lanes = status.lanes.iter().map(|lane| lane_name(lane.lane));
     json!({
-        "model": state.served.name,
-        "ready": state.ready.load(Ordering::Acquire),
+        "model": served.name(),
+        "models": models.collect::<Vec<_>>(),
+        "ready": served.is_ready(),
         "lanes": lanes.collect::<Vec<_>>(),
         "queues": {
             "reactive": queue(&status.reactive),
@@ -153,16 +149,38 @@ fn queue(phases: &Phases) -> Value {
     })
 }
 
-fn seen(query: Option<&str>) -> Result<u64> {
-    let Some(query) = query else {
-        return Ok(0);
-    };
-    let number = query.strip_prefix("after=").and_then(|n| n.parse().ok());
-    number.ok_or_else(|| ApiError::Field {
-        field: "after".to_owned(),
-        expected: "a number of slices",
-        found: describe(&query.into()),
-    })
+/// The part of the data that a page asks for.
+struct Wanted {
+    /// Number of slices that it has seen.
+    seen: u64,
+    /// Place of the model.
+    model: usize,
+}
+
+impl Wanted {
+    fn of(query: Option<&str>) -> Result<Self> {
+        let mut wanted = Self { seen: 0, model: 0 };
+        for field in query.into_iter().flat_map(|query| query.split('&')) {
+            let refused = |field: &str, expected| ApiError::Field {
+                field: field.to_owned(),
+                expected,
+                found: describe(&query.unwrap_or_default().into()),
+            };
+            match field.split_once('=') {
+                Some(("after", number)) => {
+                    let seen = number.parse();
+                    wanted.seen = seen.map_err(|_| refused("after", "a number of slices"))?;
+                }
+                Some(("model", place)) => {
+                    let model = place.parse();
+                    let expected = "the place of a model, from 0 on";
+                    wanted.model = model.map_err(|_| refused("model", expected))?;
+                }
+                _ => return Err(refused("after", "a number of slices")),
+            }
+        }
+        Ok(wanted)
+    }
 }
 
 const PAGE: &str = include_str!("dashboard.html");

@@ -9,6 +9,7 @@ use super::State;
 use super::account::Scope;
 use super::error::Result;
 use super::preparation::Effort;
+use super::served::ServedModel;
 use super::tools::{AnswerConstraint, AskedForm};
 
 /// Returns the constraints on `count` answers. A form is compiled once for all of them, unless it is cached.
@@ -17,6 +18,7 @@ use super::tools::{AnswerConstraint, AskedForm};
 /// `Deadline`, if the deadline passes first; those of forms that cannot be compiled.
 pub(super) async fn constraints(
     state: &Arc<State>,
+    served: &Arc<ServedModel>,
     scope: Scope,
     form: Option<Box<AskedForm>>,
     count: usize,
@@ -29,7 +31,7 @@ pub(super) async fn constraints(
         true => Effort::Small,
         false => Effort::Form,
     };
-    let served = Arc::clone(&state.served);
+    let served = Arc::clone(served);
     let hold = move |wait: Wait<'_>| served.hold(scope, &form, count, wait);
     state
         .preparation

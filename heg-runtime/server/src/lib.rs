@@ -40,6 +40,8 @@ mod log_probs;
 mod mechanism_metrics;
 mod message;
 mod metrics;
+mod metrics_text;
+mod models;
 mod pace;
 mod pair_metrics;
 mod pool;
@@ -62,9 +64,10 @@ mod whole;
 
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use heg_files::OwnFolder;
@@ -76,17 +79,16 @@ use answer::{Envelope, Label};
 use body::BodyReader;
 use closing::Closing;
 use connection::Connections;
-use dashboard::StatusCache;
 use dialect::Dialect;
 use document::{AnswerDocument, ResponseDocument};
-use flows::Flows;
 use heg_runtime::energy::EnergyMeter;
 use heg_runtime::engine::ScopeId;
-use heg_runtime::verified;
+use heg_runtime::{RuntimeError, verified};
 use heg_state::StateOwner;
 use kept_responses::KeptResponses;
 use listen::Listeners;
 use metrics::Metrics;
+use metrics_text::MetricsText;
 use pace::Pace;
 use preparation::Preparation;
 use supersede::Superseding;
@@ -97,6 +99,7 @@ pub use body::BodyPace;
 pub use error::ApiError;
 pub use error_form::ErrorForm;
 pub use listen::Address;
+pub use models::Models;
 pub use request::{
     Bound, ChatRequest, CompletionParams, CompletionRequest, Delivery, EchoPrompt, EndToken,
     FIELD_HEADERS, MessagesPurpose, PromptBounds, PromptText, ResponsesRequest, Storing, TokenIds,
@@ -186,7 +189,7 @@ pub struct Server {
 
 /// The state shared by all connections.
 struct State {
-    served: Arc<ServedModel>,
+    models: Models,
     tokens: Tokens,
     limits: ServerLimits,
     accounts: Accounts,
@@ -196,17 +199,14 @@ struct State {
     preparation: Preparation,
     admission: Arc<Admission>,
     superseding: Arc<Superseding>,
-    flows: Flows,
     /// Conversations that later requests may continue.
     responses: KeptResponses,
     metrics: Metrics,
-    status: StatusCache,
+    metrics_text: MetricsText,
     /// The pace of answers that do not involve the engine.
     pace: Pace,
     /// The end of the grace period.
     closing: Closing,
-    /// Whether all kernels are ready.
-    ready: AtomicBool,
     /// Start time of the server, in seconds since 1970.
     created: u64,
     /// Random generator of answer ids.
@@ -246,13 +246,13 @@ impl Server {
     /// Serves requests until `stop` completes; then accepts no more and gives running ones the grace period.
     ///
     /// # Errors
-    /// The error that keeps the engine from running, or that of `stop`.
+    /// The error that keeps all engines from running, or that of `stop`.
     pub fn run(
         self,
-        served: ServedModel,
+        models: impl Into<Models>,
         stop: impl Future<Output = Result<(), ServerError>>,
     ) -> Result<(), ServerError> {
-        self.run_until(served, stop, std::future::pending())
+        self.run_until(models, stop, std::future::pending())
     }
 
     /// Serves as [`run`](Self::run) does, but cuts the grace period short when `now` completes. `now` is waited for
@@ -262,29 +262,20 @@ impl Server {
     /// As [`run`](Self::run), or the error of `now`.
     pub fn run_until(
         self,
-        served: ServedModel,
+        models: impl Into<Models>,
         stop: impl Future<Output = Result<(), ServerError>>,
         now: impl Future<Output = Result<(), ServerError>>,
     ) -> Result<(), ServerError> {
         let cache = self.options.cache.clone();
-        let state = Arc::new(State::new(served, self.options));
-        let engine = state.served.engine.clone();
+        let state = Arc::new(State::new(models.into(), self.options));
         let outcome = self.runtime.block_on(async {
-            let (warm, engine) = (Arc::clone(&state), engine.clone());
+            let warm = Arc::clone(&state);
             let (failed, failure) = tokio::sync::oneshot::channel();
             // On a thread of its own, because the runtime's threads tokenize.
-            std::thread::spawn(move || match engine.wait_ready() {
-                Ok(()) => {
-                    warm.ready.store(true, Ordering::Release);
-                    if let Err(error) = warm.served.probe() {
-                        return drop(failed.send(error));
-                    }
-                    if let Some(cache) = cache {
-                        // If part of the bundle is damaged, the first request that needs that part reports it.
-                        let _ = verified::remember(engine.bundle(), &cache);
-                    }
+            std::thread::spawn(move || {
+                if let Err(error) = warm.prepare_models(cache.as_ref()) {
+                    drop(failed.send(error));
                 }
-                Err(error) => drop(failed.send(error.into())),
             });
             let connections = Connections::new(Arc::clone(&state));
             let failed = async {
@@ -300,19 +291,21 @@ impl Server {
         });
         self.runtime.shutdown_background();
         // Threads that are left may hold handles of the engine until the process ends: too late for its observers.
-        engine.shut_down();
+        for served in state.models.iter() {
+            served.engine.shut_down();
+        }
         outcome
     }
 }
 
 impl State {
-    fn new(served: ServedModel, options: ServerOptions) -> Self {
+    fn new(models: Models, options: ServerOptions) -> Self {
         let limits = options.limits;
         let body_bytes = limits.body_bytes;
-        let body_bytes = body_bytes.unwrap_or_else(|| served.bounds().body_bytes_max());
+        let body_bytes = body_bytes.unwrap_or_else(|| models.bounds().body_bytes_max());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
-            served: Arc::new(served),
+            models,
             tokens: options.tokens,
             accounts: Accounts::new(limits.budgets),
             prefixes: options.prefixes,
@@ -321,17 +314,45 @@ impl State {
             admission: Arc::new(Admission::new(limits.requests)),
             limits,
             superseding: Arc::default(),
-            flows: Flows::default(),
             responses: KeptResponses::default(),
             metrics: Metrics::default().with_energy(EnergyMeter::of_machine()),
-            status: StatusCache::default(),
+            metrics_text: MetricsText::default(),
             pace: Pace::default(),
             closing: Closing::default(),
-            ready: AtomicBool::new(false),
             created: now.map_or(0, |time| time.as_secs()),
             ids: RandomState::new(),
             answers: AtomicU64::new(0),
         }
+    }
+
+    /// Waits until the kernels of all models are ready. A model whose kernels cannot be prepared is reported on standard
+    /// error, and the others serve.
+    ///
+    /// # Errors
+    /// The reason why the last model cannot run, if none can.
+    fn prepare_models(&self, cache: Option<&OwnFolder>) -> Result<(), RuntimeError> {
+        let (mut ready, mut last) = (0, None);
+        for served in self.models.iter() {
+            match served.wait_ready() {
+                Ok(()) => ready += 1,
+                Err(error) => {
+                    if let Some(before) = last.replace((served, error)) {
+                        report(before);
+                    }
+                    continue;
+                }
+            }
+            if let Some(cache) = cache {
+                // If part of the bundle is damaged, the first request that needs that part reports it.
+                let _ = verified::remember(served.engine.bundle(), cache);
+            }
+        }
+        match (last, ready) {
+            (Some((_, error)), 0) => return Err(error),
+            (Some(failed), _) => report(failed),
+            (None, _) => {}
+        }
+        Ok(())
     }
 
     /// Returns the scope within which a client shares prompt prefixes.
@@ -351,25 +372,25 @@ impl State {
     }
 
     /// Returns the label of a new answer.
-    fn label(&self, dialect: Dialect) -> Label {
+    fn label(&self, served: &ServedModel, dialect: Dialect) -> Label {
         let number = self.answers.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Label {
             id: format!("{}{:016x}", dialect.id_prefix(), self.ids.hash_one(number)),
             created: now.map_or(0, |time| time.as_secs()),
-            model: self.served.name.clone(),
+            model: served.name.clone(),
         }
     }
 
     /// Returns the document of a new answer that repeats nothing of its request.
-    fn document(&self, dialect: Dialect) -> AnswerDocument {
-        let label = self.label(dialect);
+    fn document(&self, served: &ServedModel, dialect: Dialect) -> AnswerDocument {
+        let label = self.label(served, dialect);
         match dialect {
             Dialect::Choices(api) => AnswerDocument::Choices(Envelope {
                 api,
                 label,
-                fingerprint: self.served.engine.fingerprint().to_owned(),
-                tokenizer: self.served.tokenizer.clone(),
+                fingerprint: served.engine.fingerprint().to_owned(),
+                tokenizer: served.tokenizer.clone(),
             }),
             Dialect::Messages(_) => AnswerDocument::Message(label),
             Dialect::Responses => AnswerDocument::Response(Box::new(ResponseDocument {
@@ -379,6 +400,17 @@ impl State {
             })),
         }
     }
+}
+
+/// Says on standard error that a model is not served.
+fn report((served, error): (&Arc<ServedModel>, RuntimeError)) {
+    let why = error.chain();
+    // A missing reader is no error.
+    let _ = writeln!(
+        std::io::stderr(),
+        "heg: model {} is not served: {why}",
+        served.name()
+    );
 }
 
 /// Waits for SIGTERM or SIGINT.

@@ -1,6 +1,7 @@
 //! Metrics for Prometheus: counters of the server and of each client with a token, and the engine's status shortly
 //! before the scrape.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -117,25 +118,34 @@ impl Metrics {
     /// Returns all metrics in Prometheus' text format (OpenMetrics 1.0).
     pub(super) fn text(&self, status: &Status) -> Result<String> {
         let mut registry = Registry::with_prefix("heg");
-        self.all.register(&mut registry);
+        self.register(&mut registry);
+        register_engine(&mut registry, status);
+        encoded(&registry)
+    }
+
+    /// Returns the server's own metrics.
+    pub(super) fn server_text(&self) -> Result<String> {
+        let mut registry = Registry::with_prefix("heg");
+        self.register(&mut registry);
+        encoded(&registry)
+    }
+
+    /// Returns the metrics of a model's engine, which name the model.
+    pub(super) fn engine_text(&self, model: &str, status: &Status) -> Result<String> {
+        let mut registry = Registry::with_prefix("heg");
+        let label = (Cow::Borrowed("model"), Cow::Owned(model.to_owned()));
+        register_engine(registry.sub_registry_with_label(label), status);
+        encoded(&registry)
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        self.all.register(registry);
         registry.register("connections", "Open connections", self.connections.clone());
         let held = Gauge::<f64, AtomicU64>::default();
         held.set(self.held.longest().as_secs_f64());
         let help = "The longest processor time for which one connection held the event loop";
         registry.register_with_unit("event_loop_stall", help, Unit::Seconds, held);
-        self.register_energy(&mut registry);
-        register_status(&mut registry, status);
-        register_drafts(&mut registry, status);
-        if let Some(pair) = &status.pair {
-            pair_metrics::register(&mut registry, pair);
-        }
-        if let Some(kept) = &status.kept {
-            kept_metrics::register(&mut registry, kept);
-        }
-        if let Some(baked) = &status.baked {
-            kept_metrics::register_baked(&mut registry, baked);
-        }
-        encoded(&registry)
+        self.register_energy(registry);
     }
 
     /// Returns the metrics of a client that may not see those of others: its counters, and its number of live requests
@@ -158,6 +168,20 @@ impl Metrics {
         let help = "Your requests that wait or run";
         registry.register("own_live_requests", help, gauges);
         encoded(&registry)
+    }
+}
+
+fn register_engine(registry: &mut Registry, status: &Status) {
+    register_status(registry, status);
+    register_drafts(registry, status);
+    if let Some(pair) = &status.pair {
+        pair_metrics::register(registry, pair);
+    }
+    if let Some(kept) = &status.kept {
+        kept_metrics::register(registry, kept);
+    }
+    if let Some(baked) = &status.baked {
+        kept_metrics::register_baked(registry, baked);
     }
 }
 
@@ -263,12 +287,16 @@ fn register_status(registry: &mut Registry, status: &Status) {
         }
     }
     registry.register("live_requests", "Requests in the engine", live);
-    let busy = Family::<[Label; 1], Counter<f64, AtomicU64>>::default();
+    let [busy, waited] = [(); 2].map(|()| Family::<[Label; 1], Counter<f64, AtomicU64>>::default());
     for lane in &status.lanes {
-        busy.get_or_create(&[("lane", lane_name(lane.lane))])
-            .inc_by(lane.busy_us as f64 / 1e6);
+        let label = [("lane", lane_name(lane.lane))];
+        busy.get_or_create(&label).inc_by(lane.busy_us as f64 / 1e6);
+        let waited_secs = lane.waited_us as f64 / 1e6;
+        waited.get_or_create(&label).inc_by(waited_secs);
     }
     registry.register_with_unit("lane_busy", "Time a lane has worked", Unit::Seconds, busy);
+    let help = "Time a lane's work has waited while other models had the device";
+    registry.register_with_unit("lane_waited", help, Unit::Seconds, waited);
     for (name, help, value) in [
         ("kv", "KV cache reserved", status.kv_bytes),
         ("kv_budget", "KV cache allowed", status.kv_budget_bytes),

@@ -17,6 +17,7 @@ use super::document::{AnswerDocument, Keeping, ResponseDocument};
 use super::drafting::draft_bytes;
 use super::error::{ApiError, Result};
 use super::fields::describe;
+use super::models::Models;
 use super::request::{
     ChatRequest, CompletionParams, CompletionRequest, EchoPrompt, History, PromptText,
     ResponsesRequest, Storing,
@@ -69,6 +70,7 @@ struct ChatPrompt {
 
 /// An admitted request with its prompt as tokens, before its answer is planned.
 pub(super) struct Read {
+    served: Arc<ServedModel>,
     pub(super) prompt: Vec<u32>,
     params: CompletionParams,
     tooling: Option<Box<Tooling>>,
@@ -89,6 +91,8 @@ struct Responding {
 
 /// A request that is ready for the engine, but for its form.
 pub(super) struct Prepared {
+    /// The model that the request asks for.
+    pub(super) served: Arc<ServedModel>,
     pub(super) params: CompletionParams,
     pub(super) prompt: Vec<u32>,
     /// The texts that drafts are made from: the prompt and the predicted answer.
@@ -121,8 +125,9 @@ pub(super) fn prepare(
     arrived: Instant,
     wait: Wait<'_>,
 ) -> Result<Prepared> {
-    let (served, dialect) = (&state.served, posted.dialect);
+    let dialect = posted.dialect;
     let Read {
+        served,
         prompt,
         params,
         tooling,
@@ -134,7 +139,7 @@ pub(super) fn prepare(
     } = read(state, scope, posted, arrived, wait)?;
     let form = tooling.map(|tooling| served.asked_form(scope, &tooling));
     let form = form.transpose()?.map(Box::new);
-    let answer_tokens = answer_tokens(state, dialect, &params, prompt.len())?;
+    let answer_tokens = answer_tokens(state, &served, dialect, &params, prompt.len())?;
     let form_bytes = form.as_ref().map_or(0, |form| form.kept_bytes);
     let (choices, speculation) = (params.choices, params.speculation);
     let engine = &served.engine;
@@ -161,6 +166,7 @@ pub(super) fn prepare(
         None => (None, None),
     };
     Ok(Prepared {
+        served,
         params,
         prompt,
         draft_texts,
@@ -184,7 +190,6 @@ pub(super) fn read(
     arrived: Instant,
     wait: Wait<'_>,
 ) -> Result<Read> {
-    let served = &state.served;
     let Posted {
         dialect,
         body,
@@ -194,14 +199,12 @@ pub(super) fn read(
     let headers = headers.iter().map(|(name, text)| (*name, text.as_str()));
     let RequestBody { bytes, charge } = body;
     let Parsed {
+        served,
         params,
         prompt,
         response,
     } = parse(state, scope, dialect, &bytes, headers)?;
     drop(bytes);
-    if let Some(asked) = &params.model {
-        served.check_model(asked)?;
-    }
     served.check_biases(&params.logit_bias)?;
     let permits = permits(state, scope, &params)?;
     let turn = match &params.supersede_key {
@@ -215,8 +218,9 @@ pub(super) fn read(
         deadline: params.deadline.map(|time| arrived + time),
         ..wait
     };
-    let (prompt, tooling, prediction) = prompt.tokens(served, wait)?;
+    let (prompt, tooling, prediction) = prompt.tokens(&served, wait)?;
     Ok(Read {
+        served,
         prompt,
         params,
         tooling,
@@ -230,13 +234,15 @@ pub(super) fn read(
 
 /// A parsed body.
 struct Parsed {
+    served: Arc<ServedModel>,
     params: CompletionParams,
     prompt: Prompt,
     response: Option<Responding>,
 }
 
 impl Parsed {
-    fn chat(served: &ServedModel, mut request: ChatRequest) -> Self {
+    fn chat(models: &Models, mut request: ChatRequest) -> Result<Self> {
+        let served = models.asked(request.params.model.as_deref())?;
         let switches = request.switches.iter();
         let unread = switches.filter(|it| !served.reads(it.variable));
         request.params.ignored.extend(unread.map(|it| it.field));
@@ -245,11 +251,12 @@ impl Parsed {
             tooling: request.tooling,
             prediction: request.prediction,
         };
-        Self {
+        Ok(Self {
+            served: Arc::clone(served),
             params: request.params,
             prompt: Prompt::Chat(prompt.into()),
             response: None,
-        }
+        })
     }
 }
 
@@ -261,15 +268,17 @@ fn parse<'a>(
     bytes: &[u8],
     headers: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<Parsed> {
-    let served = &state.served;
-    let bounds = served.bounds();
+    let models = &state.models;
+    // Which model is asked for stands in the body, whose bounds are then checked again.
+    let bounds = &models.bounds();
     Ok(match dialect {
         Dialect::Choices(ApiKind::Chat) => {
-            Parsed::chat(served, ChatRequest::parse(bytes, headers, bounds)?)
+            Parsed::chat(models, ChatRequest::parse(bytes, headers, bounds)?)?
         }
         Dialect::Choices(ApiKind::Completion) => {
             let request = CompletionRequest::parse(bytes, headers, bounds)?;
             Parsed {
+                served: Arc::clone(models.asked(request.params.model.as_deref())?),
                 params: request.params,
                 prompt: Prompt::Bare(request.prompt),
                 response: None,
@@ -277,7 +286,7 @@ fn parse<'a>(
         }
         Dialect::Messages(purpose) => {
             let request = ChatRequest::parse_messages(bytes, headers, bounds, purpose)?;
-            Parsed::chat(served, request)
+            Parsed::chat(models, request)?
         }
         Dialect::Responses => {
             let request = ResponsesRequest::parse(bytes, headers, bounds)?;
@@ -288,7 +297,8 @@ fn parse<'a>(
 
 /// Joins a request to `/v1/responses` to the conversation that it continues.
 fn respond(state: &Arc<State>, scope: Scope, mut request: ResponsesRequest) -> Result<Parsed> {
-    let label = state.label(Dialect::Responses);
+    let served = state.models.asked(request.params.model.as_deref())?;
+    let label = state.label(served, Dialect::Responses);
     let (mut history, mut conversation) = (History::default(), None);
     if let Some(id) = &request.previous {
         let previous = state.responses.get(scope, id, Instant::now());
@@ -321,7 +331,7 @@ fn respond(state: &Arc<State>, scope: Scope, mut request: ResponsesRequest) -> R
             }),
             conversation,
         }),
-        ..Parsed::chat(&state.served, request)
+        ..Parsed::chat(&state.models, request)?
     })
 }
 
@@ -393,11 +403,11 @@ pub(super) fn kept_bytes(
 /// `TooLong`, if the requested answer does not fit after the prompt.
 fn answer_tokens(
     state: &State,
+    served: &ServedModel,
     dialect: Dialect,
     params: &CompletionParams,
     prompt_tokens: usize,
 ) -> Result<u32> {
-    let served = &state.served;
     Ok(match (params.tokens_max, dialect) {
         (Some(asked), _) => {
             // The engine makes one token even if none is asked for.

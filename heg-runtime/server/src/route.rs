@@ -1,5 +1,6 @@
 //! Routes: from an HTTP request to the handler that answers it.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::account::{Account, Charge, Scope};
 use super::admission::class_name;
@@ -33,6 +34,7 @@ use super::preparation::Effort;
 use super::prepare::Posted;
 use super::request::{FIELD_HEADERS, MessagesPurpose, flow_to_end};
 use super::sending::{Pieces, Sending};
+use super::served::ServedModel;
 use super::stream::Events;
 use super::timeline::lane_name;
 use super::{State, complete, dashboard, head};
@@ -170,8 +172,9 @@ async fn answer_client(
         }
         ClientRoute::Metrics => metrics(state, account, view).await,
         ClientRoute::Models => {
-            let card = state.served.card(state.created);
-            Ok(json_response(&json!({"object": "list", "data": [card]})))
+            let cards = state.models.iter().map(|served| card(state, served));
+            let cards: Vec<Value> = cards.collect();
+            Ok(json_response(&json!({"object": "list", "data": cards})))
         }
         ClientRoute::Model(name) => model(state, name),
         ClientRoute::Complete(dialect) => {
@@ -284,20 +287,33 @@ impl<'a> ClientRoute<'a> {
 }
 
 fn health(state: &State) -> Result<Response<Body>> {
-    match state.served.engine.health() {
-        Health::Loading => Err(ApiError::Loading),
-        Health::Ready => Ok(json_response(&json!({"status": "ok"}))),
-        Health::Degraded(lost) => {
-            let lost: Vec<_> = lost.iter().map(|lost| lane_name(lost.lane)).collect();
-            Ok(json_response(&json!({"status": "degraded", "lost": lost})))
+    let (mut lost_lanes, mut failed, mut serving) = (BTreeSet::new(), Vec::new(), 0);
+    for served in state.models.iter() {
+        match served.engine.health() {
+            Health::Loading => return Err(ApiError::Loading),
+            Health::Ready => serving += 1,
+            Health::Degraded(lost) => {
+                serving += 1;
+                lost_lanes.extend(lost.iter().map(|lost| lane_name(lost.lane)));
+            }
+            Health::Failed(_) => failed.push(served.name()),
         }
-        Health::Failed(_) => Err(ApiError::EngineFailed),
     }
+    let mut answer = json!({"status": "ok"});
+    if !lost_lanes.is_empty() || !failed.is_empty() {
+        answer = json!({"status": "degraded", "lost": lost_lanes});
+    }
+    match (serving, failed.is_empty()) {
+        (0, _) => return Err(ApiError::EngineFailed),
+        (_, true) => {}
+        (_, false) => answer["failed_models"] = json!(failed),
+    }
+    Ok(json_response(&answer))
 }
 
 async fn metrics(state: &Arc<State>, account: &Account, view: View) -> Result<Response<Body>> {
     let text = match view {
-        View::Everything => state.status.metrics(state).await?,
+        View::Everything => state.metrics_text.of(state).await?,
         View::Own => {
             let scope = account.scope();
             let live = [Class::Reactive, Class::Proactive]
@@ -310,18 +326,21 @@ async fn metrics(state: &Arc<State>, account: &Account, view: View) -> Result<Re
 }
 
 fn model(state: &State, name: &str) -> Result<Response<Body>> {
-    state.served.check_model(name)?;
-    Ok(json_response(&state.served.card(state.created)))
+    let served = state.models.asked(Some(name))?;
+    Ok(json_response(&card(state, served)))
+}
+
+fn card(state: &State, served: &ServedModel) -> Value {
+    served.card(state.created, &state.models.aliases_of(served))
 }
 
 async fn end_flow(state: &State, account: &Account, body: RequestBody) -> Result<Response<Body>> {
-    let bounds = *state.served.bounds();
+    let bounds = state.models.bounds();
     let effort = Effort::of(body.bytes.len());
     let read = move || flow_to_end(&body.bytes, &bounds);
     let flow = FlowName::Given(state.preparation.run(account.scope(), effort, read).await?);
-    let engine = &state.served.engine;
-    let found = state.flows.end(engine, account.scope(), &flow);
-    Ok(json_response(&json!({"ended": found.is_some()})))
+    let ended = state.models.end_flow(account.scope(), &flow);
+    Ok(json_response(&json!({"ended": ended})))
 }
 
 /// Drops a kept response; its flow ends with the last response of its conversation.
@@ -329,7 +348,7 @@ fn delete_response(state: &State, scope: Scope, id: &str) -> Result<Response<Bod
     let removed = state.responses.remove(scope, id, Instant::now());
     if let Some(conversation) = removed.ok_or_else(|| no_response(id))? {
         let flow = FlowName::Conversation(conversation);
-        state.flows.end(&state.served.engine, scope, &flow);
+        state.models.end_flow(scope, &flow);
     }
     let deleted = json!({"id": id, "object": "response", "deleted": true});
     Ok(json_response(&deleted))

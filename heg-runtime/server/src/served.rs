@@ -4,6 +4,7 @@
 //! this process the tokenizer only decodes tokens, and the template is only searched for the syntax of calls.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use heg_confine::{
     Confined, Forms, PromptMaker, TextToEncode, TextWorker, Wait, WorkerAssets, WorkerProgram,
@@ -12,13 +13,14 @@ use heg_confine::{
 use serde_json::{Value, json};
 
 use super::account::Scope;
+use super::dashboard::StatusCache;
 use super::error::{ApiError, Result};
-use super::fields::describe;
+use super::flows::Flows;
 use super::request::{Bound, PromptBounds, PromptText};
 use super::timeline::Timeline;
 use super::tools::{AnswerConstraint, AskedForm, Tooling};
 use heg_runtime::Loaded;
-use heg_runtime::engine::Engine;
+use heg_runtime::engine::{Engine, Health};
 use heg_runtime::{ExecError, RuntimeError};
 use heg_text::{ChatTemplate, Conversation, TextError, Tokenizer};
 
@@ -28,6 +30,10 @@ pub struct ServedModel {
     pub(super) timeline: Timeline,
     pub(super) name: String,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    pub(super) flows: Flows,
+    pub(super) status: StatusCache,
+    /// Whether all kernels are ready.
+    ready: AtomicBool,
     template: Option<ChatTemplate>,
     worker: TextWorker,
     prompts: PromptMaker,
@@ -65,6 +71,9 @@ impl ServedModel {
             name: engine.manifest().model.name.clone(),
             engine,
             timeline,
+            flows: Flows::default(),
+            status: StatusCache::default(),
+            ready: AtomicBool::new(false),
             bounds,
             tokenizer: tokenizer.map(Arc::new),
             template: there(loaded.chat_template())?,
@@ -72,6 +81,12 @@ impl ServedModel {
             forms: Forms::new(worker.clone()),
             worker,
         })
+    }
+
+    /// Returns the model under another name than its bundle's.
+    #[must_use]
+    pub fn named(self, name: String) -> Self {
+        Self { name, ..self }
     }
 
     /// Returns the name of the model.
@@ -84,11 +99,22 @@ impl ServedModel {
         &self.bounds
     }
 
-    /// Checks that the bundle's text side can make a prompt at all.
+    /// Waits until all kernels are ready, and checks that the bundle's text side can make a prompt at all.
     ///
     /// # Errors
-    /// `TextSide`, if it cannot.
-    pub(super) fn probe(&self) -> Result<(), RuntimeError> {
+    /// Those of kernels; `TextSide`, if it cannot.
+    pub(super) fn wait_ready(&self) -> Result<(), RuntimeError> {
+        self.engine.wait_ready()?;
+        self.ready.store(true, Ordering::Release);
+        self.probe()
+    }
+
+    /// Returns whether all kernels are ready.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    fn probe(&self) -> Result<(), RuntimeError> {
         if self.tokenizer.is_none() {
             return Ok(());
         }
@@ -192,17 +218,6 @@ impl ServedModel {
         Ok(tokens)
     }
 
-    /// Refuses requests to other models.
-    pub(super) fn check_model(&self, asked: &str) -> Result<()> {
-        if asked == self.name {
-            return Ok(());
-        }
-        Err(ApiError::Model {
-            asked: describe(&asked.into()),
-            served: self.name.clone(),
-        })
-    }
-
     /// Refuses biases on tokens that the model does not have.
     pub(super) fn check_biases(&self, biases: &[(u32, f32)]) -> Result<()> {
         let vocab = self.engine.manifest().model.vocab;
@@ -240,8 +255,14 @@ impl ServedModel {
     }
 
     /// Returns the entry of `/v1/models`.
-    pub(super) fn card(&self, created: u64) -> Value {
+    pub(super) fn card(&self, created: u64, aliases: &[&str]) -> Value {
         let model = &self.engine.manifest().model;
+        let state = match self.engine.health() {
+            Health::Loading => "loading",
+            Health::Ready => "ready",
+            Health::Degraded(_) => "degraded",
+            Health::Failed(_) => "failed",
+        };
         json!({
             "id": self.name,
             "object": "model",
@@ -249,6 +270,9 @@ impl ServedModel {
             "owned_by": "heg",
             "max_model_len": model.context_tokens,
             "vocab_size": model.vocab,
+            "aliases": aliases,
+            "state": state,
+            "bundle_bytes": self.engine.bundle().mapping().len(),
         })
     }
 }

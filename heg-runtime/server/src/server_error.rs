@@ -26,6 +26,14 @@ pub enum ServerError {
         /// The problem, as expected and found; never a token.
         problem: String,
     },
+    /// A model cannot have a name, or none has it.
+    #[error("cannot serve model `{name}`: {why}")]
+    Model {
+        /// The name.
+        name: String,
+        /// The reason.
+        why: &'static str,
+    },
     /// The operating system refuses something that a server needs.
     #[error("cannot {doing}")]
     System {
@@ -44,7 +52,7 @@ impl ServerError {
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Listen { .. } | Self::System { .. } => ExitStatus::Environment,
-            Self::TokenFile { .. } => ExitStatus::Input,
+            Self::TokenFile { .. } | Self::Model { .. } => ExitStatus::Input,
             Self::Runtime(error) => error.exit_status(),
         }
     }

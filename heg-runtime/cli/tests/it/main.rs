@@ -20,6 +20,7 @@ mod inspect_program;
 mod machine;
 #[cfg(target_os = "linux")]
 mod pressure;
+mod several;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod soft_npu;
 mod state;

@@ -45,6 +45,11 @@ impl Server {
         }
     }
 
+    /// Returns whether its standard error had this before it served.
+    pub(crate) fn has_said(&self, text: &str) -> bool {
+        self.said.iter().any(|line| line.contains(text))
+    }
+
     /// Returns the text of an answer, and the tokens of the prompt that were not computed.
     pub(crate) fn ask(&self, prompt: Value) -> (String, u64) {
         let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0}).to_string();

@@ -146,7 +146,7 @@ impl Keeping {
         let (charge, ended) = responses.room(&account, bytes, &self.conversation, now);
         for conversation in ended {
             let flow = FlowName::Conversation(conversation);
-            state.flows.end(&state.served.engine, *scope, &flow);
+            state.models.end_flow(*scope, &flow);
         }
         charge.map(|charge| Place {
             keeping: self,

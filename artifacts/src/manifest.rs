@@ -29,7 +29,9 @@ pub use piece::{PIECE_TOKENS_MAX, PIECES_MAX, RowsForm, RowsPiece};
 pub use state::{
     BEGINNING_BYTES_MAX, BakedState, STATE_HEAD_BYTES, STATE_NAME_MAX, STATES_MAX, StateForm,
 };
-pub use variant::{Binding, Blob, Compatibility, ElementType, Elements, ShapeClass, Variant};
+pub use variant::{
+    Binding, Blob, CACHE_GROUP, Compatibility, ElementType, Elements, ShapeClass, Variant,
+};
 
 /// Revision of the manifest's content. A reader accepts this revision and earlier ones.
 pub const MANIFEST_REVISION: u32 = 1;

@@ -5,7 +5,7 @@ use heg_artifacts::program::{BufferId, BufferPlace, Step};
 
 use crate::attention::TREE_TOKENS_MAX;
 use crate::error::CpuError;
-use crate::kernel::{CpuKernel, Port};
+use crate::kernel::{CpuKernel, Port, PortForm};
 use crate::memory::ProgramRows;
 
 /// The arguments of one kernel call.
@@ -170,8 +170,10 @@ impl CpuCall<'_> {
             let visible = context.position.saturating_add(context.tokens);
             for (role, rows) in [(Role::Key, &context.keys), (Role::Value, &context.values)] {
                 let port = kernel.inputs.iter().find(|port| port.role == role);
-                let element_bytes = port.map_or(0, |port| port.element.bytes() as usize);
-                let row_bytes = kv_elements.saturating_mul(element_bytes);
+                let row_bytes = match port.map(|port| port.form) {
+                    Some(PortForm::Cache(form)) => form.row_bytes(kv_elements),
+                    Some(PortForm::Floats | PortForm::Position) | None => 0,
+                };
                 expect(
                     "bytes of a row of the cache",
                     index,

@@ -6,17 +6,18 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::manifest::Role;
 use heg_artifacts::program::{
     Attention, BufferId, ParameterId, Part, Step, StepPhase, scratch_width,
 };
 
 use crate::attention::{self, AttentionCall, AttentionItem, AttentionItems, KvElement, Tree};
+use crate::cache_form::CacheForm;
 use crate::call::CpuCall;
 use crate::device::{Address, PerThread};
 use crate::division::{AREAS, Area, Division, SIDES, WorkItem, index};
 use crate::error::CpuError;
-use crate::kernel::{CpuKernel, Layout, Port};
+use crate::kernel::{CpuKernel, Layout, Port, PortForm};
 use crate::lanes::elements::Element;
 use crate::listed::ListedPhase;
 use crate::pool::Taken;
@@ -422,8 +423,9 @@ impl Execution<'_> {
             keys: context.keys.row(0).cast_const(),
             values: context.values.row(0).cast_const(),
             kv_stride_bytes: context.keys.stride_bytes(),
-            element: match keys.element {
-                ElementType::Bf16 => KvElement::Bf16,
+            element: match keys.form {
+                PortForm::Cache(CacheForm::I8 { .. }) => KvElement::I8,
+                PortForm::Cache(CacheForm::Bf16) => KvElement::Bf16,
                 _ => KvElement::F32,
             },
         })

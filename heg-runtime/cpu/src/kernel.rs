@@ -8,6 +8,7 @@ use heg_artifacts::program::{
     scratch_width,
 };
 
+use crate::cache_form::CacheForm;
 use crate::error::CpuError;
 use crate::execution::plain_stride;
 use crate::partner::PartnerKernel;
@@ -42,12 +43,39 @@ pub struct CpuKernel {
 pub(crate) struct Port {
     pub(crate) role: Role,
     pub(crate) width: usize,
-    pub(crate) element: ElementType,
+    pub(crate) form: PortForm,
+}
+
+/// Form of a port's rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PortForm {
+    /// 32-bit floats.
+    Floats,
+    /// 64-bit integers.
+    Position,
+    /// Keys or values.
+    Cache(CacheForm),
 }
 
 impl Port {
+    fn new(port: &heg_artifacts::manifest::Port, kv: CacheForm) -> Self {
+        Self {
+            role: port.role,
+            width: port.width as usize,
+            form: match port.role {
+                Role::Key | Role::Value => PortForm::Cache(kv),
+                Role::Position => PortForm::Position,
+                _ => PortForm::Floats,
+            },
+        }
+    }
+
     pub(crate) const fn row_bytes(self) -> usize {
-        self.width * self.element.bytes() as usize
+        match self.form {
+            PortForm::Floats => self.width * size_of::<f32>(),
+            PortForm::Position => self.width * size_of::<i64>(),
+            PortForm::Cache(form) => form.row_bytes(self.width),
+        }
     }
 }
 
@@ -65,16 +93,16 @@ pub(crate) enum Layout {
 }
 
 impl CpuKernel {
-    /// Prepares a program for products with `activations`, and for keys and values of type `kv`.
+    /// Prepares a program for products with `activations`, and for keys and values in the form `kv`.
     ///
     /// # Errors
     ///
     /// [`CpuError::Unchecked`] if the program is not valid for the kernel, on which everything that runs it relies.
-    /// [`CpuError::Program`] if a port has an element type that its kernels do not read.
+    /// [`CpuError::Program`] if keys and values have other heads than their form.
     pub fn new(
         program: Program,
         declared: &Declared,
-        kv: ElementType,
+        kv: CacheForm,
         activations: Activations,
     ) -> Result<Self, CpuError> {
         let unsound = |source| CpuError::Unchecked {
@@ -83,24 +111,9 @@ impl CpuKernel {
         };
         program.check(declared).map_err(unsound)?;
         let ports = |ports: &[heg_artifacts::manifest::Port]| -> Vec<Port> {
-            let port = |port: &heg_artifacts::manifest::Port| Port {
-                role: port.role,
-                width: port.width as usize,
-                element: match port.role {
-                    Role::Key | Role::Value => kv,
-                    Role::Position => ElementType::I64,
-                    _ => ElementType::F32,
-                },
-            };
-            ports.iter().map(port).collect()
+            ports.iter().map(|port| Port::new(port, kv)).collect()
         };
-        if !matches!(kv, ElementType::F32 | ElementType::Bf16) {
-            return Err(CpuError::Program {
-                what: format!("keys and values of kernel `{}`", declared.name),
-                expected: "f32 or bf16",
-                found: format!("{kv:?}"),
-            });
-        }
+        check_heads(&program, declared, kv)?;
         let layout = |(index, buffer): (u32, &Buffer)| match buffer.place {
             BufferPlace::Input(port) => Layout::Input(port as usize),
             BufferPlace::Output(port) => Layout::Output(port as usize),
@@ -164,6 +177,37 @@ impl CpuKernel {
     /// Elements per row of a buffer.
     pub(crate) fn width(&self, id: BufferId) -> usize {
         self.buffer(id).map_or(0, |buffer| buffer.width as usize)
+    }
+}
+
+/// Checks that keys and values of a kernel are the heads that their form has.
+fn check_heads(program: &Program, declared: &Declared, kv: CacheForm) -> Result<(), CpuError> {
+    let refused = |found: String| CpuError::Program {
+        what: format!("heads of keys and values of kernel `{}`", declared.name),
+        expected: "those of the model, which have scales of their own",
+        found,
+    };
+    let CacheForm::I8 { head_dim } = kv else {
+        return Ok(());
+    };
+    let mut ports = declared.inputs.iter().chain(&declared.outputs);
+    let odd = ports.find(|port| {
+        let is_cached = matches!(port.role, Role::Key | Role::Value);
+        is_cached && !kv.divides(port.width as usize)
+    });
+    if let Some(port) = odd {
+        return Err(refused(format!("rows of {} elements", port.width)));
+    }
+    let mut steps = program.steps.iter();
+    let other = steps.find_map(|step| match step {
+        Step::Attention { attributes, .. } => {
+            Some(attributes.head_dim).filter(|of_step| *of_step as usize != head_dim)
+        }
+        _ => None,
+    });
+    match other {
+        Some(of_step) => Err(refused(format!("attention with heads of {of_step}"))),
+        None => Ok(()),
     }
 }
 

@@ -6,6 +6,8 @@
 //! set; `rows`, `product` and `attention` have the kernels.
 
 mod attention;
+#[allow(unsafe_code, reason = "a kernel of the portable form")]
+mod cache_form;
 mod call;
 #[allow(unsafe_code, reason = "threads have memory of their own")]
 mod device;
@@ -37,6 +39,7 @@ mod share;
 mod solo_tuner;
 
 pub use attention::TREE_TOKENS_MAX;
+pub use cache_form::CacheForm;
 pub use call::{AffineBytes, Context, CpuCall, WeightBytes};
 pub use device::{CpuDevice, CpuDeviceOptions};
 pub use division::{Partition, WorkItem};

@@ -1,16 +1,17 @@
 //! Steps on single rows: finds the row of each buffer, runs the step's kernel, and stores the result in the form of the
 //! output buffer.
 
-use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::manifest::Role;
 use heg_artifacts::program::{BufferId, ParameterId, Step};
 use heg_spec::{Bug, bug};
 
+use crate::cache_form::CacheForm;
 use crate::device::Address;
 use crate::execution::{Execution, plain_stride};
-use crate::kernel::Layout;
+use crate::kernel::{Layout, PortForm};
 use crate::lanes::{self, Kernel as RowKernel};
 use crate::product::{Rounded, round_row};
-use crate::rows::{Add, Gated, LayerNorm, RmsNorm, Rope, RoundToBf16, Scale, SoftCap};
+use crate::rows::{Add, Gated, LayerNorm, RmsNorm, Rope, RoundHeads, RoundToBf16, Scale, SoftCap};
 
 /// Destination of a step's output.
 enum Target {
@@ -18,6 +19,13 @@ enum Target {
     Row(*mut f32),
     /// A bf16 row, rounded from the thread's own row.
     Bf16(*mut u16),
+    /// Heads of 8-bit integers, rounded from the thread's own row.
+    Heads {
+        /// The first head.
+        to: *mut u8,
+        /// Elements of a head.
+        head_dim: usize,
+    },
     /// A row of an operand, rounded from the thread's own row.
     Operand(*mut u8, Rounded),
 }
@@ -164,7 +172,7 @@ impl Execution<'_> {
         let own = local.row.as_ptr().cast::<f32>();
         let direct = match target {
             Target::Row(row) => row,
-            Target::Bf16(_) | Target::Operand(..) => own,
+            Target::Bf16(_) | Target::Heads { .. } | Target::Operand(..) => own,
         };
         // SAFETY: the machine has the instructions; `Program::read` and `CpuCall::check` found every row as wide as the
         // kernel needs, `CpuDevice::make_room` made the thread's own row as wide as any, and each row has one thread.
@@ -175,6 +183,16 @@ impl Execution<'_> {
                 let rounded = RoundToBf16 {
                     x: own,
                     width: self.kernel.width(out),
+                    out: to,
+                };
+                // SAFETY: the thread's own row has the width, and this thread alone writes this row.
+                unsafe { lanes::run(self.isa, rounded) };
+            }
+            Target::Heads { to, head_dim } => {
+                let rounded = RoundHeads {
+                    x: own,
+                    heads: self.kernel.width(out) / head_dim,
+                    head_dim,
                     out: to,
                 };
                 // SAFETY: the thread's own row has the width, and this thread alone writes this row.
@@ -206,8 +224,12 @@ impl Execution<'_> {
             }
             Layout::Output(port) => {
                 let address = self.table_row(self.kernel.inputs.len() + port, row)?;
-                Some(match self.kernel.outputs.get(*port)?.element {
-                    ElementType::Bf16 => Target::Bf16(address.cast()),
+                Some(match self.kernel.outputs.get(*port)?.form {
+                    PortForm::Cache(CacheForm::Bf16) => Target::Bf16(address.cast()),
+                    PortForm::Cache(CacheForm::I8 { head_dim }) => Target::Heads {
+                        to: address,
+                        head_dim,
+                    },
                     _ => Target::Row(address.cast()),
                 })
             }

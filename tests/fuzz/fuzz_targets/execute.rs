@@ -14,8 +14,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use heg_artifacts::manifest::{ElementType, Parameter, Port, Role};
 use heg_artifacts::program::Step;
 use heg_cpu::{
-    Activations, AffineBytes, Context, CpuCall, CpuDevice, CpuDeviceOptions, CpuKernel, Isa,
-    ProgramRows, WeightBytes,
+    Activations, AffineBytes, CacheForm, Context, CpuCall, CpuDevice, CpuDeviceOptions, CpuKernel,
+    Isa, ProgramRows, WeightBytes,
 };
 
 use choices::Choices;
@@ -44,7 +44,8 @@ pub(crate) fn run(input: &[u8]) {
     }
     let call = Call::new(&made, &mut choices);
     let activations = choices.one(&[Activations::F32, Activations::I8, Activations::I16]);
-    let kernel = CpuKernel::new(made.program.clone(), &made.declared, call.kv, activations);
+    let form = CacheForm::new(call.kv, 1).expect("floats have a form");
+    let kernel = CpuKernel::new(made.program.clone(), &made.declared, form, activations);
     let kernel = kernel.expect("the check has passed");
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut expected: Option<Vec<Vec<u8>>> = None;

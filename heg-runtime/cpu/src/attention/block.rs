@@ -2,12 +2,15 @@
 
 use super::BLOCK;
 use crate::lanes::{LANES, Lanes};
+use crate::rows;
 use std::ops::Range;
 
 /// An element type of keys and values.
 pub(super) trait Element {
     /// Bytes per element.
     const BYTES: usize;
+    /// Whether each head has scales of its groups behind it.
+    const HAS_SCALES: bool = false;
     /// Loads `count` elements as f32; the other lanes are zero.
     ///
     /// # Safety
@@ -47,6 +50,32 @@ impl Element for Bf16 {
                 _ => L::load_bf16_first(from.cast(), count),
             }
         }
+    }
+}
+
+/// 8-bit integers, the scales of their groups behind a head.
+pub(super) enum I8 {}
+
+impl Element for I8 {
+    const BYTES: usize = 1;
+    const HAS_SCALES: bool = true;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const u8, count: usize) -> L {
+        // SAFETY: the caller has the instructions of `L` and `count` elements at `from`.
+        unsafe {
+            match count {
+                LANES => L::load_i8(from.cast()),
+                _ => L::load_i8_first(from.cast(), count),
+            }
+        }
+    }
+}
+
+/// Bytes of a head.
+pub(super) const fn head_bytes<E: Element>(head_dim: usize) -> usize {
+    match E::HAS_SCALES {
+        true => rows::head_bytes(head_dim),
+        false => head_dim * E::BYTES,
     }
 }
 
@@ -96,7 +125,7 @@ impl Next {
         tokens: usize,
         steps: usize,
     ) -> Self {
-        let row_bytes = keys.len * E::BYTES;
+        let row_bytes = head_bytes::<E>(keys.len);
         Self {
             keys,
             values,

@@ -46,7 +46,7 @@ impl AttentionItems {
         let shape = Shape::of(&call.attributes);
         let most_rows = most_rows(shape);
         let (kv_heads_step, rows_step) = if rows * shape.group <= FEW_QUERY_ROWS {
-            let heads = PIECE_BYTES.div_ceil((shape.head_dim * call.element.bytes()).max(1));
+            let heads = PIECE_BYTES.div_ceil(call.element.head_bytes(shape.head_dim).max(1));
             let fair = kv_heads / threads.max(1);
             let fit = most_rows / rows.max(1);
             (heads.min(fair).min(fit).max(1), most_rows)

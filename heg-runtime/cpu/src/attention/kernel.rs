@@ -1,13 +1,16 @@
 //! The attention kernel: one work item, block by block.
 
-use super::block::{Bf16, Element, F32, HeadRows, Next, transpose, transpose_steps, widen};
+use super::block::{
+    Bf16, Element, F32, HeadRows, I8, Next, head_bytes, transpose, transpose_steps, widen,
+};
+use super::integers::{Tile, gather_scales, round_query, score_tile};
 use super::scratch::STRIP;
 use super::softmax::{Strip, weigh};
 use super::stage::{Stage, stages};
-use super::tile::{Products, Start, TILE_ROWS, sum_products, sum_rows};
+use super::tile::{Products, Start, TILE_ROWS, sum_products};
 use super::tree::Branch;
 use super::{AttentionCall, AttentionScratch, BLOCK, KvElement, Shape};
-use crate::lanes::{Kernel, LANES, Lanes};
+use crate::lanes::{DOT_KEYS, Kernel, LANES, Lanes};
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
@@ -17,10 +20,10 @@ pub(super) struct Item<'a> {
     kv_heads: Range<usize>,
     /// Tokens, relative to the call's first.
     tokens: Range<usize>,
-    shape: Shape,
+    pub(super) shape: Shape,
     /// Number of tokens that a row sees, its own included.
     window: usize,
-    scratch: &'a mut AttentionScratch,
+    pub(super) scratch: &'a mut AttentionScratch,
 }
 
 impl<'a> Item<'a> {
@@ -73,15 +76,17 @@ struct QueryRow {
 
 /// A block of one key/value head.
 #[derive(Clone, Copy)]
-struct Block {
+pub(super) struct Block {
     /// Index of the key/value head within the item.
     head: usize,
     /// Position of the block's first token.
     start: usize,
+    /// Keys, in place or gathered.
+    keys: HeadRows,
     /// Values, in place or widened.
-    values: HeadRows,
+    pub(super) values: HeadRows,
     /// Element type of `values`.
-    element: KvElement,
+    pub(super) element: KvElement,
 }
 
 // Query, key, value and output rows are those of the item, which the caller of `attend` has; scratch memory has room
@@ -148,9 +153,15 @@ impl Item<'_> {
                 let query = self.call.query.add(at);
                 let scaled = self.scratch.queries.start().add(row.number * width);
                 let sums = self.scratch.sums.start().add(row.number * width);
+                if self.call.element == KvElement::I8 {
+                    let unit = round_query(query, head_dim, scaled.cast());
+                    *self.scratch.units.start().add(row.number) = unit * factor;
+                }
                 for first in (0..head_dim).step_by(LANES) {
-                    let lanes = L::load_first(query.add(first), LANES.min(head_dim - first));
-                    lanes.mul(L::splat(factor)).store(scaled.add(first));
+                    if self.call.element != KvElement::I8 {
+                        let lanes = L::load_first(query.add(first), LANES.min(head_dim - first));
+                        lanes.mul(L::splat(factor)).store(scaled.add(first));
+                    }
                     L::splat(0.0).store(sums.add(first));
                 }
                 L::splat(0.0).store(self.scratch.totals.start().add(row.number * LANES));
@@ -203,6 +214,7 @@ impl Item<'_> {
             let (block, mut next) = match self.call.element {
                 KvElement::F32 => self.block::<L, F32>(stage, head, seen, rows.len()),
                 KvElement::Bf16 => self.block::<L, Bf16>(stage, head, seen, rows.len()),
+                KvElement::I8 => self.block::<L, I8>(stage, head, seen, rows.len()),
             };
             for first in rows.clone().step_by(STRIP) {
                 let rows = first..rows.end.min(first + STRIP);
@@ -229,8 +241,12 @@ impl Item<'_> {
         let visible = seen.start - start..seen.end - start;
         let keys = self.head_rows::<E>(self.call.keys, head, start);
         let values = self.head_rows::<E>(self.call.values, head, start);
-        // Each tile makes one prefetch step for scores and one for values.
-        let steps = transpose_steps(self.shape.head_dim, &visible) + 2 * rows.div_ceil(TILE_ROWS);
+        // Each tile makes one prefetch step for scores, or one for each few keys, and one for values.
+        let tiles = rows.div_ceil(TILE_ROWS);
+        let steps = match E::HAS_SCALES {
+            true => tiles * (visible.len().div_ceil(DOT_KEYS) + 1),
+            false => transpose_steps(self.shape.head_dim, &visible) + 2 * tiles,
+        };
         let next_tokens = stage.seen.end.saturating_sub(start + BLOCK).min(BLOCK);
         let mut next = Next::new::<E>(keys.from(BLOCK), values.from(BLOCK), next_tokens, steps);
         let [keys, values] = match &stage.branch {
@@ -244,13 +260,19 @@ impl Item<'_> {
         let mut block = Block {
             head,
             start,
+            keys,
             values,
             element: self.call.element,
         };
         // SAFETY: the rows of `visible` tokens are readable; `keys` and `values` in scratch memory have a block of
-        // `width` elements.
+        // `width` elements, and their scales one for each token.
         unsafe {
-            transpose::<L, E>(keys, visible.clone(), self.scratch.keys.start(), &mut next);
+            if E::HAS_SCALES {
+                gather_scales(keys, visible.clone(), self.scratch.key_scales.start());
+                gather_scales(values, visible.clone(), self.scratch.value_scales.start());
+            } else {
+                transpose::<L, E>(keys, visible.clone(), self.scratch.keys.start(), &mut next);
+            }
             if rows > TILE_ROWS || self.shape.head_dim < self.shape.width {
                 let to = self.scratch.values.start();
                 widen::<L, E>(values, visible, to, self.shape.width);
@@ -278,7 +300,7 @@ impl Item<'_> {
         branch: &Branch,
     ) -> [HeadRows; 2] {
         let start = seen.start / BLOCK * BLOCK;
-        let stride_bytes = self.shape.width * E::BYTES;
+        let stride_bytes = head_bytes::<E>(self.shape.width);
         let half_bytes = BLOCK * stride_bytes;
         let gathered: *mut u8 = self.scratch.gathered.start().cast();
         for position in seen {
@@ -288,7 +310,7 @@ impl Item<'_> {
             let values = self.head_rows::<E>(self.call.values, head, row);
             // SAFETY: both halves of the memory have room for a block, and the row is one that the last token sees.
             unsafe {
-                let bytes = keys.len * E::BYTES;
+                let bytes = head_bytes::<E>(keys.len);
                 to.copy_from_nonoverlapping(keys.start, bytes);
                 to.add(half_bytes)
                     .copy_from_nonoverlapping(values.start, bytes);
@@ -303,7 +325,7 @@ impl Item<'_> {
 
     /// A head's rows from `position` on.
     fn head_rows<E: Element>(&self, rows: *const u8, head: usize, position: usize) -> HeadRows {
-        let head_start = (self.kv_heads.start + head) * self.shape.head_dim * E::BYTES;
+        let head_start = (self.kv_heads.start + head) * head_bytes::<E>(self.shape.head_dim);
         HeadRows {
             start: rows.wrapping_add(position * self.call.kv_stride_bytes + head_start),
             stride_bytes: self.call.kv_stride_bytes,
@@ -332,9 +354,15 @@ impl Item<'_> {
         // SAFETY: rows of a strip are at most `STRIP`, for which `scores` and `factors` have room, and `largest` and
         // `totals` have every query row.
         unsafe {
+            let has_scales = self.call.element == KvElement::I8;
             for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
-                next.step();
-                self.score::<L>(rows.start, tile * TILE_ROWS, visible);
+                let row = tile * TILE_ROWS;
+                if has_scales {
+                    self.score_integers::<L>(block.keys, rows.start, row, visible, next);
+                } else {
+                    next.step();
+                    self.score::<L>(rows.start, row, visible);
+                }
             }
             let strip = Strip {
                 scores: self.scratch.scores.start(),
@@ -347,10 +375,13 @@ impl Item<'_> {
             for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
                 next.step();
                 let row = tile * TILE_ROWS;
-                match block.element {
-                    KvElement::F32 => self.add_values::<L, F32>(block, rows.start, row, visible),
-                    KvElement::Bf16 => self.add_values::<L, Bf16>(block, rows.start, row, visible),
+                if has_scales {
+                    self.add_scaled_values::<L>(block, rows.start, row, visible);
+                    continue;
                 }
+                let weights = self.scratch.scores.start().add(row * BLOCK).cast_const();
+                let part = 0..self.shape.width / LANES;
+                self.add_part::<L>(block, (weights, part), rows.start, row, visible);
             }
         }
     }
@@ -394,58 +425,34 @@ impl Item<'_> {
         }
     }
 
-    /// Adds the weighted values of a tile; `first` and `row` as for [`score`](Self::score).
+    /// [`score`](Self::score) of keys that are integers.
     ///
     /// # Safety
     ///
     /// As [`attend`](super::attend).
     #[inline(always)]
-    unsafe fn add_values<L: Lanes, E: Element>(
+    unsafe fn score_integers<L: Lanes>(
         &mut self,
-        block: Block,
+        keys: HeadRows,
         first: usize,
         row: usize,
         visible: &[Range<usize>],
+        next: &mut Next,
     ) {
-        let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
-            return;
-        };
-        let width = self.shape.width;
-        let vectors = width / LANES;
-        // SAFETY: `visible` tokens lie in the block, whose values are there; `factors` and `scores` have the strip,
-        // `sums` the rows.
+        let (number, width) = (first + row, self.shape.width);
+        // SAFETY: `queries` has the rows, each of integers in the place of floats, `units` one for each, `scores` the strip,
+        // `dots` and `key_scales` all groups; tokens that a row sees are readable.
         unsafe {
-            let factors = self.scratch.factors.start().add(row);
-            let weights = self.scratch.scores.start().add(row * BLOCK);
-            let sums = self.scratch.sums.start().add((first + row) * width);
-            let values = block.values;
-            let products = |row: usize, tokens: &Range<usize>| Products {
-                factors: weights.add(row * BLOCK + tokens.start).cast_const(),
-                factors_stride: BLOCK,
-                terms: values.start.add(tokens.start * values.stride_bytes),
-                terms_stride_bytes: values.stride_bytes,
-                count: tokens.len(),
-                start: Start::Scaled(factors.add(row)),
-                sums: sums.add(row * width),
-                sums_stride: width,
+            let tile = Tile {
+                queries: self.scratch.queries.start().add(number * width).cast(),
+                stride: width * size_of::<f32>() / size_of::<i16>(),
+                units: self.scratch.units.start().add(number),
+                scores: self.scratch.scores.start().add(row * BLOCK),
+                keys,
+                scales: self.scratch.key_scales.start(),
+                visible,
             };
-            // Tokens seen by all rows are added to all at once; those before and behind, row by row.
-            let common = last_row.start..first_row.end.max(last_row.start);
-            for (row, tokens) in visible.iter().enumerate() {
-                let before = tokens.start..tokens.end.min(common.start);
-                if !before.is_empty() {
-                    sum_rows::<L, E, 1>(products(row, &before), vectors);
-                    *factors.add(row) = 1.0;
-                }
-            }
-            sum_products::<L, E>(products(0, &common), visible.len(), vectors);
-            for (row, tokens) in visible.iter().enumerate() {
-                let behind = common.end..tokens.end;
-                if !behind.is_empty() {
-                    *factors.add(row) = 1.0;
-                    sum_rows::<L, E, 1>(products(row, &behind), vectors);
-                }
-            }
+            score_tile::<L>(tile, self.scratch.dots.start().cast(), next);
         }
     }
 }

@@ -6,6 +6,9 @@
 //!   ascending order. A row skips a block if it sees nothing of it.
 //! - A score is a sum over dimensions in ascending order; lanes are tokens, so a block's keys are transposed first.
 //! - Weights are added up lane by lane, and across lanes after the last block.
+//! - If keys and values are integers, queries are rounded to integers of 16 bits, a head at a time. Sums of products are exact
+//!   then, keys are read as they lie, and a score is the sum over groups of a head, in ascending order, of each such sum times
+//!   its key's scale. A weight is multiplied by the scale of its value's group once it was added to the total.
 //! - Values are added up over tokens in ascending order; lanes are dimensions.
 //! - A token that a row does not see is masked or not read at all, so it may hold anything, NaN included.
 //!
@@ -17,6 +20,7 @@
 #![allow(unsafe_code, reason = "kernels read rows of the KV cache by pointer")]
 
 mod block;
+mod integers;
 mod item;
 mod kernel;
 mod scratch;
@@ -26,6 +30,7 @@ mod stage;
 mod tests;
 mod tile;
 mod tree;
+mod values;
 
 pub(crate) use item::{AttentionItem, AttentionItems};
 pub(crate) use scratch::AttentionScratch;
@@ -34,6 +39,7 @@ pub(crate) use tree::Tree;
 
 use crate::Isa;
 use crate::lanes::{self, LANES};
+use crate::rows;
 use heg_artifacts::program::Attention;
 use std::ops::Range;
 
@@ -81,14 +87,17 @@ pub(crate) enum KvElement {
     F32,
     /// bfloat16, widened on load.
     Bf16,
+    /// 8-bit integers, with the scales of its groups behind each head.
+    I8,
 }
 
 impl KvElement {
-    /// Bytes of an element.
-    const fn bytes(self) -> usize {
+    /// Bytes of a head.
+    const fn head_bytes(self, head_dim: usize) -> usize {
         match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::F32 => head_dim * size_of::<f32>(),
+            Self::Bf16 => head_dim * size_of::<u16>(),
+            Self::I8 => rows::head_bytes(head_dim),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Scratch memory of a thread.
 
-use super::{BLOCK, Shape, item::most_query_rows};
+use super::{BLOCK, Shape, item::most_query_rows, tile::TILE_ROWS};
 use crate::error::CpuError;
 use crate::lanes::LANES;
+use crate::rows::CACHE_GROUP;
 use heg_artifacts::program::Attention;
 
 /// Query rows that the softmax processes at once: their factors make one vector.
@@ -16,12 +17,22 @@ pub(crate) struct AttentionScratch {
     pub(super) values: Floats,
     /// Keys, then values, of a block with tokens of a tree, in elements of the cache: `[2, BLOCK, width]`.
     pub(super) gathered: Floats,
+    /// Scales of a block's keys that are integers: `[groups, BLOCK]`.
+    pub(super) key_scales: Floats,
+    /// Scales of a block's values that are integers: `[groups, BLOCK]`.
+    pub(super) value_scales: Floats,
+    /// Dot products of a tile with keys that are integers: `[groups, TILE_ROWS, BLOCK]` of i32.
+    pub(super) dots: Floats,
+    /// Weights of a tile times the scales of a group of values: `[TILE_ROWS, BLOCK]`.
+    pub(super) scaled_weights: Floats,
     /// Scores of a strip, replaced by weights: `[STRIP, BLOCK]`.
     pub(super) scores: Floats,
     /// Rescaling factors of a strip's earlier sums: `[STRIP]`.
     pub(super) factors: Floats,
-    /// Scaled queries: `[query rows, width]`.
+    /// Scaled queries: `[query rows, width]`. Beside keys of integers, rows of 16-bit integers, twice as many.
     pub(super) queries: Floats,
+    /// Factors of dot products of integers: `[query rows]`.
+    pub(super) units: Floats,
     /// Running weighted sums of values: `[query rows, width]`.
     pub(super) sums: Floats,
     /// Running sums of weights, lane by lane: `[query rows, LANES]`.
@@ -48,13 +59,19 @@ impl AttentionScratch {
             elements = rows.saturating_mul(shape.width).max(elements);
         }
         let block = width.saturating_mul(BLOCK);
+        let scales = width.div_ceil(CACHE_GROUP).saturating_mul(BLOCK);
         Ok(Self {
             keys: Floats::new(block)?,
             values: Floats::new(block)?,
             gathered: Floats::new(block.saturating_mul(2))?,
+            key_scales: Floats::new(scales)?,
+            value_scales: Floats::new(scales)?,
+            dots: Floats::new(scales.saturating_mul(TILE_ROWS))?,
+            scaled_weights: Floats::new(TILE_ROWS * BLOCK)?,
             scores: Floats::new(STRIP * BLOCK)?,
             factors: Floats::new(STRIP)?,
             queries: Floats::new(elements)?,
+            units: Floats::new(query_rows)?,
             sums: Floats::new(elements)?,
             totals: Floats::new(query_rows.saturating_mul(LANES))?,
             largest: Floats::new(query_rows)?,

@@ -1,11 +1,12 @@
 //! Attention against a reference in f64, and all forms against each other.
 
+use super::integers::STEPS;
 use super::item::most_query_rows;
 use super::{
     AttentionCall, AttentionItem, AttentionItems, AttentionScratch, KvElement, Shape,
     TREE_TOKENS_MAX, Tree, attend,
 };
-use crate::Isa;
+use crate::{CacheForm, Isa};
 use half::bf16;
 use heg_artifacts::program::Attention;
 use proptest::prelude::*;
@@ -33,37 +34,26 @@ fn cases() -> impl Strategy<Value = Case> {
     let windows = prop::option::of(prop_oneof![Just(1u32), 2..20u32, 20..200u32]);
     let softcaps = prop::option::of(prop_oneof![Just(0.5f32), Just(30.0)]);
     let tokens = (0..200usize, 1..90usize);
-    (
-        heads,
-        windows,
-        softcaps,
-        tokens,
-        any::<bool>(),
-        any::<u64>(),
-    )
-        .prop_map(
-            |((kv_heads, group, head_dim), window, softcap, (position, rows), wide, seed)| Case {
-                attributes: Attention {
-                    heads: kv_heads * group,
-                    kv_heads,
-                    head_dim,
-                    scale: 1.0 / (head_dim as f32).sqrt(),
-                    window,
-                    softcap,
-                },
-                position,
-                rows,
-                element: if wide {
-                    KvElement::F32
-                } else {
-                    KvElement::Bf16
-                },
-                seed,
+    let elements = prop::sample::select(&[KvElement::F32, KvElement::Bf16, KvElement::I8]);
+    (heads, windows, softcaps, tokens, elements, any::<u64>()).prop_map(
+        |((kv_heads, group, head_dim), window, softcap, (position, rows), element, seed)| Case {
+            attributes: Attention {
+                heads: kv_heads * group,
+                kv_heads,
+                head_dim,
+                scale: 1.0 / (head_dim as f32).sqrt(),
+                window,
+                softcap,
             },
-        )
+            position,
+            rows,
+            element,
+            seed,
+        },
+    )
 }
 
-/// f32 rows of a case; keys and values are exact in bf16.
+/// f32 rows of a case, before keys and values are rounded to their element type.
 struct Rows {
     query: Vec<f32>,
     keys: Vec<f32>,
@@ -99,6 +89,26 @@ impl Case {
             keys: random(self.end() * self.kv_width(), 2.0),
             values: random(self.end() * self.kv_width(), 1.0),
         }
+    }
+
+    fn form(&self) -> CacheForm {
+        match self.element {
+            KvElement::F32 => CacheForm::F32,
+            KvElement::Bf16 => CacheForm::Bf16,
+            KvElement::I8 => CacheForm::I8 {
+                head_dim: self.attributes.head_dim as usize,
+            },
+        }
+    }
+
+    /// Bytes from one row of the cache to the next.
+    fn stride_bytes(&self) -> usize {
+        let gap = match self.element {
+            KvElement::F32 => 4 * GAP,
+            KvElement::Bf16 => 2 * GAP,
+            KvElement::I8 => GAP,
+        };
+        self.form().row_bytes(self.kv_width()) + gap
     }
 
     /// The first position that a token sees.
@@ -141,7 +151,7 @@ impl Case {
                 tree,
                 keys: keys.as_ptr().cast(),
                 values: values.as_ptr().cast(),
-                kv_stride_bytes: (self.kv_width() + GAP) * self.element.bytes(),
+                kv_stride_bytes: self.stride_bytes(),
                 element: self.element,
             };
             for AttentionItem { kv_heads, rows } in cut.items(&call) {
@@ -154,20 +164,29 @@ impl Case {
 
     /// Rows of all positions as in a cache, in whole words: gaps and positions outside of `visible` are NaN.
     fn cache(&self, rows: &[f32], visible: std::ops::Range<usize>) -> Vec<u32> {
-        let mut elements = Vec::new();
+        let mut bytes = Vec::new();
         for (position, row) in rows.chunks(self.kv_width()).enumerate() {
-            let seen = visible.contains(&position);
-            elements.extend(row.iter().map(|x| if seen { *x } else { f32::NAN }));
-            elements.extend([f32::NAN; GAP]);
+            if visible.contains(&position) {
+                bytes.extend(self.form().rows_of(row));
+            }
+            bytes.resize((position + 1) * self.stride_bytes(), 0xff);
         }
-        if self.element == KvElement::F32 {
-            return elements.into_iter().map(f32::to_bits).collect();
+        bytes.resize(bytes.len().next_multiple_of(4), 0xff);
+        let (words, _) = bytes.as_chunks();
+        words.iter().map(|word| u32::from_ne_bytes(*word)).collect()
+    }
+
+    /// A query as it is multiplied with keys.
+    fn as_scored(&self, query: &[f32]) -> Vec<f64> {
+        if self.element != KvElement::I8 {
+            return query.iter().copied().map(f64::from).collect();
         }
-        let bits = |x: &f32| u32::from(bf16::from_f32(*x).to_bits());
-        let words = elements.chunks(2);
-        words
-            .map(|pair| bits(&pair[0]) | pair.get(1).map_or(0, bits) << 16)
-            .collect()
+        let largest = query.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+        let rounded = query
+            .iter()
+            .map(|x| (x * (STEPS / largest)).round_ties_even());
+        let unit = f64::from(largest) / f64::from(STEPS);
+        rounded.map(|x| f64::from(x) * unit).collect()
     }
 
     /// Output rows by the definition.
@@ -179,12 +198,15 @@ impl Case {
             ..
         } = self.attributes;
         let (head_dim, group) = (head_dim as usize, (heads / kv_heads) as usize);
+        let cached = |rows: &[f32]| self.form().elements_of(&self.form().rows_of(rows));
+        let (keys, values) = (cached(&rows.keys), cached(&rows.values));
         let mut out = Vec::new();
         for token in 0..self.rows {
             let position = self.position + token;
             let visible = self.first_seen(position)..position + 1;
             for head in 0..heads as usize {
                 let query = &rows.query[token * self.query_width() + head * head_dim..][..head_dim];
+                let query = self.as_scored(query);
                 let of = |rows: &'_ [f32], position: usize| -> Vec<f64> {
                     let at = position * self.kv_width() + head / group * head_dim;
                     rows[at..at + head_dim]
@@ -193,8 +215,8 @@ impl Case {
                         .collect()
                 };
                 let scores = visible.clone().map(|position| {
-                    let products = of(&rows.keys, position).into_iter().zip(query);
-                    let dot: f64 = products.map(|(key, query)| key * f64::from(*query)).sum();
+                    let products = of(&keys, position).into_iter().zip(&query);
+                    let dot: f64 = products.map(|(key, query)| key * query).sum();
                     let score = dot * f64::from(self.attributes.scale);
                     let cap = self.attributes.softcap.map(f64::from);
                     cap.map_or(score, |cap| cap * (score / cap).tanh())
@@ -206,7 +228,7 @@ impl Case {
                 let total: f64 = weights.iter().sum();
                 let mut sums = vec![0.0; head_dim];
                 for (position, weight) in visible.clone().zip(weights) {
-                    for (sum, value) in sums.iter_mut().zip(of(&rows.values, position)) {
+                    for (sum, value) in sums.iter_mut().zip(of(&values, position)) {
                         *sum += weight * value / total;
                     }
                 }

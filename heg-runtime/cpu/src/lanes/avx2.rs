@@ -53,7 +53,7 @@ unsafe fn first(count: usize) -> (__m256i, __m256i) {
 ///
 /// `from` has `count` elements, at any alignment, and `count` is at most 16.
 #[inline(always)]
-unsafe fn padded<T: Copy + Default>(from: *const T, count: usize) -> [T; LANES] {
+pub(super) unsafe fn padded<T: Copy + Default>(from: *const T, count: usize) -> [T; LANES] {
     let mut elements = [T::default(); LANES];
     // SAFETY: both have `count` elements; bytes need no alignment.
     unsafe {
@@ -140,6 +140,16 @@ impl Lanes for Avx2 {
                 LANES => Self::load_i8(from),
                 _ => Self::load_i8(padded(from, count).as_ptr()),
             }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i32(from: *const i32) -> Self {
+        // SAFETY: the caller has AVX2, and sixteen elements at `from`.
+        unsafe {
+            Self(
+                _mm256_cvtepi32_ps(_mm256_loadu_si256(from.cast())),
+                _mm256_cvtepi32_ps(_mm256_loadu_si256(from.add(8).cast())),
+            )
         }
     }
     #[inline(always)]

@@ -74,6 +74,11 @@ impl Lanes for Avx512 {
         unsafe { from_i8(_mm_maskz_loadu_epi8(first(count), from)) }
     }
     #[inline(always)]
+    unsafe fn load_i32(from: *const i32) -> Self {
+        // SAFETY: the caller has AVX-512, and sixteen elements at `from`.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_loadu_si512(from.cast())) })
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller has AVX-512, and room for sixteen elements at `to`.
         unsafe { _mm512_storeu_ps(to, self.0) }

@@ -1,6 +1,6 @@
 //! Lanes in portable Rust. Operations are not inlined: inlined into tiles, they would take minutes to compile.
 
-use super::{LANES, Lanes};
+use super::{DOT_KEYS, Dots, LANES, Lanes, Queries};
 use half::{bf16, f16};
 
 /// `a · b + c`, rounded once. Without an instruction for it, `f32::mul_add` calls the C library, and MinGW's rounds
@@ -85,6 +85,11 @@ impl Lanes for Portable {
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
         // SAFETY: the caller has `count` elements at `from`.
         unsafe { Self::converted(from, count, f32::from) }
+    }
+    #[inline(never)]
+    unsafe fn load_i32(from: *const i32) -> Self {
+        // SAFETY: the caller has sixteen elements at `from`.
+        unsafe { Self::converted(from, LANES, |x| x as f32) }
     }
     #[inline(never)]
     unsafe fn store(self, to: *mut f32) {
@@ -193,5 +198,24 @@ impl Lanes for Portable {
             }
         }
         lanes[0]
+    }
+}
+
+impl Dots for Portable {
+    #[inline(never)]
+    unsafe fn dots<const ROWS: usize>(queries: Queries, keys: [*const i8; DOT_KEYS]) {
+        for row in 0..ROWS {
+            for (number, key) in keys.into_iter().enumerate() {
+                let mut sum = 0;
+                for column in 0..queries.len {
+                    // SAFETY: the caller has these columns of the row and of the key.
+                    let (query, key) =
+                        unsafe { (queries.columns(row, column).read(), key.add(column).read()) };
+                    sum += i32::from(query) * i32::from(key);
+                }
+                // SAFETY: the caller has room for the dot products of every row.
+                unsafe { queries.of_row(row).add(number).write(sum) };
+            }
+        }
     }
 }

@@ -54,6 +54,7 @@ impl EveryMethod {
             results.push(("load_f16_first", stored(L::load_f16_first(halves, count))));
             results.push(("load_i8", stored(L::load_i8(integers))));
             results.push(("load_i8_first", stored(L::load_i8_first(integers, count))));
+            results.push(("load_i32", stored(L::load_i32(self.a.as_ptr().cast()))));
         }
     }
 

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "intrinsics, and rows by pointer")]
 
 mod elementwise;
+mod heads;
 mod norm;
 mod rope;
 #[cfg(test)]
@@ -15,6 +16,9 @@ mod tests;
 use crate::lanes::{LANES, Lanes};
 
 pub(crate) use elementwise::{Add, Gated, RoundToBf16, Scale, SoftCap};
+#[cfg(test)]
+pub(crate) use heads::STEPS;
+pub(crate) use heads::{CACHE_GROUP, RoundHeads, head_bytes};
 pub(crate) use norm::{LayerNorm, RmsNorm};
 pub(crate) use rope::Rope;
 

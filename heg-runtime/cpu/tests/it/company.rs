@@ -92,6 +92,12 @@ fn integers_and_f32_activations() {
 }
 
 #[test]
+fn caches_of_integers() {
+    check(ElementType::I8, Activations::I8, ElementType::I8);
+    check(ElementType::I8, Activations::F32, ElementType::I8);
+}
+
+#[test]
 fn nibbles_in_groups() {
     for weights in [ElementType::I4, ElementType::U4] {
         check(weights, Activations::I8, ElementType::Bf16);

@@ -1,8 +1,10 @@
 //! Programs that no bundle has: `CpuKernel::new` and `CpuDevice::run` are safe for any.
 
-use heg_artifacts::manifest::{ElementType, Kernel as Declared, Port, Role, Rows, Work};
+use heg_artifacts::manifest::{Kernel as Declared, Port, Role, Rows, Work};
 use heg_artifacts::program::{Attention, Buffer, BufferId, BufferPlace, Program, RowForm, Step};
-use heg_cpu::{Activations, CpuCall, CpuDevice, CpuDeviceOptions, CpuKernel, Isa, ProgramRows};
+use heg_cpu::{
+    Activations, CacheForm, CpuCall, CpuDevice, CpuDeviceOptions, CpuKernel, Isa, ProgramRows,
+};
 use heg_spec::Group;
 use std::num::NonZeroUsize;
 
@@ -62,7 +64,7 @@ fn a_role_that_comes_twice_is_refused() {
     };
     let made = |narrow| {
         let (declared, program) = attention(inputs(narrow));
-        CpuKernel::new(program, &declared, ElementType::F32, Activations::F32)
+        CpuKernel::new(program, &declared, CacheForm::F32, Activations::F32)
     };
     assert!(made(None).is_ok());
     for (role, index) in [(Role::Key, 2), (Role::Value, 3), (Role::Query, 1)] {
@@ -78,6 +80,31 @@ fn a_role_that_comes_twice_is_refused() {
     }
 }
 
+/// Scales stand behind heads: with other heads, a row would be read past its end.
+#[test]
+fn heads_other_than_those_of_the_cache_are_refused() {
+    let (declared, program) = attention(vec![
+        port(Role::Query, Rows::Tokens, 256),
+        port(Role::Key, Rows::Context, 256),
+        port(Role::Value, Rows::Context, 256),
+        port(Role::Position, Rows::One, 1),
+    ]);
+    let made = |head_dim| {
+        let form = CacheForm::I8 { head_dim };
+        let made = CpuKernel::new(program.clone(), &declared, form, Activations::F32);
+        made.err().map(|error| error.to_string())
+    };
+    assert_eq!(made(64), None);
+    let refused = |found: &str| {
+        Some(format!(
+            "heads of keys and values of kernel `mha`: expected those of the model, which have scales of their own, \
+             found {found}"
+        ))
+    };
+    assert_eq!(made(32), refused("attention with heads of 64"));
+    assert_eq!(made(48), refused("rows of 256 elements"));
+}
+
 /// Attention addresses queries by one stride: it once read behind the first of two runs.
 #[test]
 fn queries_in_two_runs_are_refused() {
@@ -87,7 +114,7 @@ fn queries_in_two_runs_are_refused() {
         port(Role::Value, Rows::Context, 256),
         port(Role::Position, Rows::One, 1),
     ]);
-    let kernel = CpuKernel::new(program, &declared, ElementType::F32, Activations::F32).unwrap();
+    let kernel = CpuKernel::new(program, &declared, CacheForm::F32, Activations::F32).unwrap();
     let mut device = CpuDevice::new(CpuDeviceOptions {
         isa: Isa::best(),
         threads: NonZeroUsize::MIN,

@@ -1,11 +1,18 @@
 //! One layer of a small model with random weights, and sequences to run through it.
 
+mod cached;
 mod programs;
+
+#[allow(
+    unused_imports,
+    reason = "used by one of the programs that have this module"
+)]
+pub(crate) use cached::Cached;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared};
 use heg_cpu::{
-    Activations, AffineBytes, Context, CpuCall, CpuDevice, CpuKernel, Partner, ProgramRows,
-    WeightBytes,
+    Activations, AffineBytes, CacheForm, Context, CpuCall, CpuDevice, CpuKernel, Partner,
+    ProgramRows, WeightBytes,
 };
 use heg_spec::Seeded;
 use std::panic::resume_unwind;
@@ -35,7 +42,7 @@ impl Sizes {
 /// The kernels of the layer, with their weights.
 pub(crate) struct Layer {
     sizes: Sizes,
-    kv: ElementType,
+    kv: CacheForm,
     qkv: (CpuKernel, Vec<Tensor>),
     mha: (CpuKernel, Vec<Tensor>),
     ffn: (CpuKernel, Vec<Tensor>),
@@ -113,6 +120,7 @@ impl Layer {
         partner: Option<&dyn Partner>,
     ) -> Self {
         let mut seeded = Seeded::new(seed);
+        let form = CacheForm::new(kv, sizes.head_dim as u32).unwrap();
         let mut kernel = |(declared, program): (Declared, _)| {
             let tensor = |parameter: &heg_artifacts::manifest::Parameter| {
                 let elements = parameter.shape.iter().product::<u32>() as usize;
@@ -138,16 +146,16 @@ impl Layer {
             };
             let weights = declared.parameters.iter().map(tensor).collect();
             let partner = partner.and_then(|it| it.kernel(&program, &declared, kv));
-            let kernel = CpuKernel::new(program, &declared, kv, activations).unwrap();
+            let kernel = CpuKernel::new(program, &declared, form, activations).unwrap();
             (kernel.with_partner(partner), weights)
         };
         let qkv = kernel(programs::qkv(sizes, weights));
-        let mha = kernel(programs::mha(sizes));
+        let mha = kernel(programs::mha(sizes, Some(40), Some(20.0)));
         let ffn = kernel(programs::ffn(sizes, weights));
         let angles = 256 * sizes.head_dim / 2;
         Self {
             sizes,
-            kv,
+            kv: form,
             qkv,
             mha,
             ffn,
@@ -202,7 +210,7 @@ impl Sequences {
         let sequence = |tokens: &usize| {
             let hidden = bytes(&mut seeded, tokens * sizes.hidden, ElementType::F32);
             // Cache rows that were not written yet are NaN.
-            let cache = vec![0xff; tokens * sizes.key() * layer.kv.bytes() as usize];
+            let cache = vec![0xff; tokens * layer.kv.row_bytes(sizes.key())];
             Sequence {
                 out: vec![0; hidden.len()],
                 hidden,
@@ -289,7 +297,7 @@ impl Sequences {
         let half = sizes.head_dim / 2 * 4;
         let rotary = |table| parts_of(table, half, parts);
         let (cos, sin) = (rotary(&layer.cos), rotary(&layer.sin));
-        let key_bytes = sizes.key() * layer.kv.bytes() as usize;
+        let key_bytes = layer.kv.row_bytes(sizes.key());
         let (mut keys, mut values, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             let sequence = &mut self.0[part.sequence];

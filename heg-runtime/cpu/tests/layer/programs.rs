@@ -163,7 +163,7 @@ pub(super) fn qkv(sizes: Sizes, weights: ElementType) -> (Kernel, Program) {
     (declared, program.done())
 }
 
-pub(super) fn mha(sizes: Sizes) -> (Kernel, Program) {
+pub(super) fn mha(sizes: Sizes, window: Option<u32>, softcap: Option<f32>) -> (Kernel, Program) {
     let (query, key) = (sizes.query(), sizes.key());
     let declared = kernel(
         Group::Mha,
@@ -185,8 +185,8 @@ pub(super) fn mha(sizes: Sizes) -> (Kernel, Program) {
             kv_heads: sizes.kv_heads as u32,
             head_dim: sizes.head_dim as u32,
             scale: 0.3,
-            window: Some(40),
-            softcap: Some(20.0),
+            window,
+            softcap,
         },
         out,
     });

@@ -297,7 +297,8 @@ fn on_cpu(
         activations,
         ..
     } = subject;
-    let ready = heg_cpu::CpuKernel::new(program.clone(), kernel, kv, *activations).unwrap();
+    let form = heg_cpu::CacheForm::new(kv, 1).unwrap();
+    let ready = heg_cpu::CpuKernel::new(program.clone(), kernel, form, *activations).unwrap();
     let attends = program
         .steps
         .iter()

@@ -1,10 +1,10 @@
 //! The computation of a piece of a product: its rows of a matrix, for each of its tokens.
 
-use heg_artifacts::manifest::{ElementType, Kernel, Port, Role, Rows, RowsPiece, ShapeClass, Work};
+use heg_artifacts::manifest::{Kernel, Port, Role, Rows, RowsPiece, ShapeClass, Work};
 use heg_artifacts::program::{
     Buffer, BufferId, BufferPlace, ParameterId, Part, Program, RowForm, Step,
 };
-use heg_cpu::{Activations, CpuKernel};
+use heg_cpu::{Activations, CacheForm, CpuKernel};
 use heg_spec::Group;
 
 use super::recipe::{Recipe, RecipePort, RecipeWeight};
@@ -22,7 +22,7 @@ impl Recipe {
             kernel: kernel.name.clone(),
             source,
         };
-        let program = CpuKernel::new(program(piece), &kernel, ElementType::F32, Activations::F32);
+        let program = CpuKernel::new(program(piece), &kernel, CacheForm::F32, Activations::F32);
         let port = |role, width: u32| RecipePort {
             role,
             element: piece.activations,
@@ -99,7 +99,7 @@ fn program(piece: &RowsPiece) -> Program {
 
 #[cfg(test)]
 mod tests {
-    use heg_artifacts::manifest::RowsForm;
+    use heg_artifacts::manifest::{ElementType, RowsForm};
     use heg_spec::GroupColumns;
 
     use super::*;

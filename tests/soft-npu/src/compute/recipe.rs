@@ -2,7 +2,7 @@
 
 use heg_artifacts::manifest::{ElementType, Kernel, Parameter, Port, Role, Rows, ShapeClass};
 use heg_artifacts::program::Program;
-use heg_cpu::{Activations, CpuKernel};
+use heg_cpu::{Activations, CacheForm, CpuKernel};
 
 use super::catalog::{self, BlobSource, CatalogEntry};
 use crate::blob::BlobFacts;
@@ -169,7 +169,7 @@ fn program(
     };
     let text = entry.bundle.section_copy(section).map_err(unreadable)?;
     let program = Program::read(&text, kernel).map_err(unreadable)?;
-    let program = CpuKernel::new(program, kernel, ElementType::F32, Activations::F32);
+    let program = CpuKernel::new(program, kernel, CacheForm::F32, Activations::F32);
     program.map_err(|source| SoftNpuError::Compute {
         kernel: kernel.name.clone(),
         source,

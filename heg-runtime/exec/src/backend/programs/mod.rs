@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
-use heg_cpu::{CpuDevice, Isa, Partner};
+use heg_cpu::{CacheForm, CpuDevice, Isa, Partner};
 use heg_spec::soc::{Device, Programs};
 use heg_spec::{DeviceClass, Soc};
 
@@ -225,7 +225,9 @@ impl Processor {
         let program = Program::read(&text, kernel).map_err(ExecError::Section)?;
         let kv = variant.elements().kv;
         let partner = partner.and_then(|partner| partner.kernel(&program, kernel, kv));
-        let ready = heg_cpu::CpuKernel::new(program, kernel, kv, self.programs.activations);
+        let form = CacheForm::new(kv, bundle.manifest().model.head_dim);
+        let form = form.map_err(running(&kernel.name))?;
+        let ready = heg_cpu::CpuKernel::new(program, kernel, form, self.programs.activations);
         let ready = ready.map_err(running(&kernel.name))?.with_partner(partner);
         let ready = Arc::new(ready);
         kernels.insert(used.kernel.0, Arc::clone(&ready));

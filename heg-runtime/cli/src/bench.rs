@@ -33,6 +33,9 @@ pub(crate) struct Arguments {
     /// Tokens generated in the decode measurements
     #[arg(long, value_name = "TOKENS", default_value_t = 32)]
     decode: usize,
+    /// Tokens in each sequence's KV cache before the decode measurements
+    #[arg(long, value_name = "TOKENS", default_value_t = CONTEXT)]
+    context: usize,
     /// Sequences in the batched decode measurement
     #[arg(long, value_name = "N", default_value_t = 8)]
     batch: usize,
@@ -71,8 +74,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let seconds = prefill(&mut executor, *tokens)?;
         prefill_tokens_per_s.insert(*tokens, *tokens as f64 / seconds);
     }
-    let decode_seconds = decode(&mut executor, arguments.decode, 1)?;
-    let batch_seconds = decode(&mut executor, arguments.decode, arguments.batch)?;
+    let (tokens, context) = (arguments.decode, arguments.context);
+    let decode_seconds = decode(&mut executor, tokens, (1, context))?;
+    let batch_seconds = decode(&mut executor, tokens, (arguments.batch, context))?;
     let decode_limit_tokens_per_s = 1.0 / seconds_to_read(loaded.bundle())?;
     let report = Report {
         load_ms,
@@ -190,17 +194,22 @@ pub(crate) fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, Exe
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Decodes `tokens` tokens of each of `batch` sequences after prompts of eight; returns the time in seconds.
+/// Tokens of the prompts before decode measurements, unless more are asked for.
+pub(crate) const CONTEXT: usize = 8;
+
+/// Decodes `tokens` tokens of each of `batch` sequences after prompts of `context` tokens; returns the time in seconds.
 pub(crate) fn decode(
     executor: &mut Executor,
     tokens: usize,
-    batch: usize,
+    (batch, context): (usize, usize),
 ) -> Result<f64, ExecError> {
-    let prompt = arbitrary_tokens(executor, 8);
+    let prompt = arbitrary_tokens(executor, context.max(1));
     let mut sequences: Vec<Sequence> = Vec::new();
     for _ in 0..batch {
         let mut sequence = executor.sequence()?;
-        executor.prefill(&mut sequence, &prompt, Logits::LastRows)?;
+        for range in chunks(prompt.len(), executor.options().chunk_tokens) {
+            executor.prefill(&mut sequence, &prompt[range], Logits::LastRows)?;
+        }
         sequences.push(sequence);
     }
     let next = arbitrary_tokens(executor, batch);

@@ -285,7 +285,7 @@ fn measure(candidate: &Candidate<'_>) -> anyhow::Result<Measured> {
     bench::prefill(&mut executor, prompt_tokens)?;
     let first_token_s = bench::prefill(&mut executor, prompt_tokens)?;
     let tokens = ANSWER_TOKENS.min(context_tokens / 4);
-    let decode_s = bench::decode(&mut executor, tokens, 1)?;
+    let decode_s = bench::decode(&mut executor, tokens, (1, bench::CONTEXT))?;
     Ok(Measured {
         soc: soc.name,
         prompt_tokens,

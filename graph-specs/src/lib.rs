@@ -51,6 +51,6 @@ pub use seeded::Seeded;
 pub use soc::{Activations, Soc};
 pub use source::Source;
 pub use vocabulary::{
-    DeviceClass, Group, GroupColumns, NpuPlatform, UnknownGroupColumns, UnknownNpuPlatform,
+    DeviceClass, Group, GroupColumns, KvForm, NpuPlatform, UnknownGroupColumns, UnknownNpuPlatform,
     WeightForm,
 };

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::SpecError;
 use crate::source::{Problems, Source};
-use crate::vocabulary::{NpuPlatform, WeightForm};
+use crate::vocabulary::{KvForm, NpuPlatform, WeightForm};
 
 /// One bundle to build.
 #[derive(Debug, Clone, Deserialize)]
@@ -22,6 +22,9 @@ pub struct ModelSpec {
     /// Weight form.
     #[serde(default = "default_weights")]
     pub weights: WeightForm,
+    /// Form of keys and values that CPU programs keep beside integer weights.
+    #[serde(default)]
+    pub kv: KvForm,
     /// Longest context in tokens; if absent, the model's own limit up to [`CONTEXT_TOKENS_DEFAULT`].
     #[serde(default)]
     pub context_tokens: Option<u32>,
@@ -75,6 +78,7 @@ impl ModelSpec {
             source,
             architecture: None,
             weights: default_weights(),
+            kv: KvForm::default(),
             context_tokens: None,
             fusion: default_fusion(),
             chunk_tokens: default_chunks(),

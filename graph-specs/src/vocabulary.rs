@@ -91,6 +91,23 @@ pub enum WeightForm {
     },
 }
 
+impl WeightForm {
+    /// Whether weights are integers.
+    pub const fn is_integer(self) -> bool {
+        matches!(self, Self::W8A16 | Self::W4A16 { .. })
+    }
+}
+
+/// Forms of keys and values that CPU programs keep beside integer weights. Beside floats they are f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum KvForm {
+    /// bfloat16.
+    #[default]
+    Bf16,
+    /// 8-bit integers, with scales for groups within each head.
+    I8,
+}
+
 /// Formats for people, e.g. `W4A16 in groups of 128`.
 impl fmt::Display for WeightForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,7 +8,7 @@ use heg_artifacts::manifest::{
     Provenance, RopeId, RopeTable, Section, Text, Variant, Weight, WeightId,
 };
 use heg_artifacts::{Error, MANIFEST_REVISION, SectionId, Store};
-use heg_spec::{DeviceClass, WeightForm};
+use heg_spec::{DeviceClass, KvForm, WeightForm};
 use heg_spirv::{Collection, Module, PackedModule};
 
 use crate::encode::{StoredWeight, weight_name};
@@ -106,8 +106,7 @@ impl<'a> Assembly<'a> {
             let ir = self.put(ir.as_bytes())?;
             let program = match variant.device {
                 DeviceClass::Cpu => {
-                    let elements =
-                        Elements::new(variant.lowering.activations, variant.lowering.kv_cache);
+                    let elements = Elements::new(variant.lowering.activations, variant.kv_cache);
                     self.gpu.add_program(&program, &kernel, elements.kv);
                     Some(self.put(&program.to_bytes()?)?)
                 }
@@ -118,7 +117,7 @@ impl<'a> Assembly<'a> {
                 shape: variant.lowering.shape,
                 binding: variant.lowering.binding,
                 activations: variant.lowering.activations,
-                kv_cache: variant.lowering.kv_cache,
+                kv_cache: variant.kv_cache,
                 takes_trees: variant.lowering.takes_trees,
                 ir,
                 program,
@@ -132,7 +131,8 @@ impl<'a> Assembly<'a> {
     /// The modules that GPUs run the kernels' programs with, and what goes on between them.
     pub(crate) fn gpu(&mut self, modules: GpuModules) -> Result<Option<GpuPart>, CompileError> {
         let mut collection = std::mem::take(&mut self.gpu);
-        if modules == GpuModules::Off {
+        // No module reads keys and values of 8 bits.
+        if modules == GpuModules::Off || self.plan.kv == KvForm::I8 {
             return Ok(None);
         }
         let table = stored_element(ParamKind::Table, self.plan.weights);
@@ -231,7 +231,8 @@ impl<'a> Assembly<'a> {
             .collect();
         let head = place(&heg.head, &answers.head);
         let chunks = &self.plan.chunk_tokens;
-        let graphs = stage_graphs(heg, &parts.kernels, |it| decodes(it.shape, chunks))?;
+        let kernels = (&*parts.kernels, self.plan.dims.head_dim);
+        let graphs = stage_graphs(heg, kernels, |it| decodes(it.shape, chunks))?;
         let weights: Vec<Weight> = parts
             .params
             .iter()

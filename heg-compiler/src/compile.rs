@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use heg_artifacts::manifest::{Manifest, RowsPiece, Section};
+use heg_artifacts::manifest::{ElementType, Manifest, RowsPiece, Section};
 use heg_artifacts::{Error, SectionId, Store, write_bundle};
 use heg_profiler::annotation::{self, SweepLimits, VendorTables};
 use heg_profiler::measure::Profile;
@@ -48,6 +48,30 @@ pub struct Summary {
     pub weights: usize,
     /// NPU blobs that were made and left out.
     pub npu: BlobSummary,
+    /// Memory of keys and values of 8 bits; `None` if they have more.
+    pub narrow_kv: Option<NarrowKv>,
+}
+
+/// Bytes of a token's keys and values over all layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NarrowKv {
+    /// In 8 bits, with their scales.
+    pub i8_bytes: u64,
+    /// In bf16, which they would have otherwise.
+    pub bf16_bytes: u64,
+}
+
+impl NarrowKv {
+    fn of(manifest: &Manifest) -> Option<Self> {
+        let model = &manifest.model;
+        let width = model.kv_heads.checked_mul(model.head_dim)?;
+        let row = ElementType::Bf16.cache_row_bytes(width, model.head_dim)?;
+        let halves = (manifest.layers.len() as u64).checked_mul(2)?;
+        Some(Self {
+            i8_bytes: manifest.heg.decode.cache_bytes(ElementType::I8)?,
+            bf16_bytes: row.checked_mul(halves)?,
+        })
+    }
 }
 
 /// Compiles `target` into a bundle. On error no file is left at the bundle's path; encoded weights stay in the store,
@@ -277,6 +301,7 @@ fn write(
         kernels: manifest.kernels.len(),
         weights: manifest.weights.len(),
         npu,
+        narrow_kv: NarrowKv::of(manifest),
     })
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use heg_spec::SpecError;
 use heg_spec::expr::EvalError;
+use heg_spec::{SpecError, WeightForm};
 use thiserror::Error;
 
 use crate::ingest::IngestError;
@@ -51,6 +51,14 @@ pub enum CompileError {
     NoModelType {
         /// The config.
         path: PathBuf,
+    },
+    /// Keys and values of 8 bits are asked for beside weights that are floats.
+    #[error(
+        "`kv` is `I8` beside {weights} weights, expected W8A16 or W4A16: choose such weights, or leave `kv` out"
+    )]
+    Kv {
+        /// Form of the weights.
+        weights: WeightForm,
     },
     /// An expression of the architecture has no value.
     #[error("architecture `{architecture}`: `{expression}`")]

@@ -36,7 +36,7 @@ pub mod target;
 mod variants;
 mod verify;
 
-pub use compile::{Places, Summary, compile};
+pub use compile::{NarrowKv, Places, Summary, compile};
 pub use emit::{Emit, emit};
 pub use error::CompileError;
 pub use lower::{Lowering, WeightsFirst};

@@ -1,7 +1,7 @@
 //! A caller's options for a compile, besides the model.
 
 use heg_profiler::measure::Profile;
-use heg_spec::{ModelSpec, NpuPlatform, Soc, WeightForm};
+use heg_spec::{KvForm, ModelSpec, NpuPlatform, Soc, WeightForm};
 
 /// Options of a compile. By default they follow the model file and use the NPU toolchain that is set up.
 #[derive(Debug, Clone, Default)]
@@ -10,6 +10,8 @@ pub struct CompileOptions {
     pub name: Option<String>,
     /// Weight form instead of the model file's.
     pub weights: Option<WeightForm>,
+    /// Form of keys and values instead of the model file's.
+    pub kv: Option<KvForm>,
     /// NPU platforms instead of the model file's.
     pub npu_platforms: Option<Vec<NpuPlatform>>,
     /// Handling of NPU blobs that cannot be made.
@@ -71,6 +73,7 @@ impl CompileOptions {
             spec.name.clone_from(name);
         }
         spec.weights = self.weights.unwrap_or(spec.weights);
+        spec.kv = self.kv.unwrap_or(spec.kv);
         if let Some(platforms) = &self.npu_platforms {
             spec.npu_platforms.clone_from(platforms);
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use heg_spec::model::CONTEXT_TOKENS_DEFAULT;
-use heg_spec::{Architecture, ModelSpec, WeightForm};
+use heg_spec::{Architecture, KvForm, ModelSpec, WeightForm};
 
 use crate::encode::{quant_form, weight_name};
 use crate::error::CompileError;
@@ -34,6 +34,8 @@ pub struct Plan {
     pub embedding_scale: f32,
     /// Storage form of matrices.
     pub weights: WeightForm,
+    /// Form of keys and values that CPU programs keep beside integer weights.
+    pub kv: KvForm,
     /// Candidate chunks, in tokens.
     pub chunk_tokens: Vec<u32>,
     /// Numbers of KV cache rows that static attention is compiled for, ascending, none beyond the context.
@@ -135,6 +137,7 @@ impl Plan {
             context_tokens,
             mha_context_tokens: buckets(&target.spec.mha_context_tokens, context_tokens),
             weights: target.spec.weights,
+            kv: target.spec.kv,
             chunk_tokens: target.spec.chunk_tokens.clone(),
             architecture,
             dims,
@@ -143,6 +146,7 @@ impl Plan {
             specs,
         };
         plan.check_groups()?;
+        plan.check_kv()?;
         if verify.is_on() {
             verify::verify(&plan)?;
         }
@@ -164,6 +168,16 @@ impl Plan {
             form.check_columns(name, *columns, all)?;
         }
         Ok(())
+    }
+
+    /// Checks that keys and values of 8 bits stand beside integer weights: those of floats are exact.
+    fn check_kv(&self) -> Result<(), CompileError> {
+        match self.kv {
+            KvForm::I8 if !self.weights.is_integer() => Err(CompileError::Kv {
+                weights: self.weights,
+            }),
+            KvForm::I8 | KvForm::Bf16 => Ok(()),
+        }
     }
 
     /// Adopts the form of a file's 4-bit groups: there are no centres if all matrices are Q4_0.

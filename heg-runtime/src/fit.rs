@@ -1,5 +1,6 @@
 //! The memory that a model takes on a machine by its manifest, and the memory that is there.
 
+use heg_artifacts::manifest::ElementType;
 use heg_artifacts::{Manifest, slice};
 
 use crate::platform;
@@ -9,7 +10,8 @@ use crate::platform;
 pub struct MemoryNeed {
     /// Bytes of everything that is mapped but NPU blobs: weights above all.
     pub mapped_bytes: u64,
-    /// Bytes of keys and values of a token, as CPU and GPU programs keep them: two for an element.
+    /// Bytes of keys and values of a token, as CPU programs keep them: a byte for an element, and scales, where they are of
+    /// 8 bits, else two for an element.
     pub token_bytes: u64,
 }
 
@@ -17,11 +19,13 @@ impl MemoryNeed {
     /// The need of a bundle's model.
     pub fn of(manifest: &Manifest) -> Self {
         let model = &manifest.model;
-        let row_elements = u64::from(model.kv_heads) * u64::from(model.head_dim);
+        let width = model.kv_heads.saturating_mul(model.head_dim);
+        let row_bytes = narrowest(manifest).cache_row_bytes(width, model.head_dim);
         let sections = slice(manifest, None).sections.into_iter();
         Self {
             mapped_bytes: sections.map(|section| section.bytes).sum(),
-            token_bytes: 2 * 2 * manifest.layers.len() as u64 * row_elements,
+            token_bytes: (2 * manifest.layers.len() as u64)
+                .saturating_mul(row_bytes.unwrap_or(u64::MAX)),
         }
     }
 
@@ -29,6 +33,16 @@ impl MemoryNeed {
     pub fn with_context(&self, tokens: u32) -> u64 {
         let cache = self.token_bytes.saturating_mul(u64::from(tokens));
         self.mapped_bytes.saturating_add(cache)
+    }
+}
+
+/// Element type of keys and values where programs keep them as narrow as the bundle has them.
+fn narrowest(manifest: &Manifest) -> ElementType {
+    let mut variants = manifest.kernels.iter().flat_map(|kernel| &kernel.variants);
+    let has_integers = variants.any(|variant| variant.kv_cache == Some(ElementType::I8));
+    match has_integers {
+        true => ElementType::I8,
+        false => ElementType::Bf16,
     }
 }
 

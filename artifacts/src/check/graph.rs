@@ -199,7 +199,7 @@ fn check_edge(
     let why = "by the groups of the two kernels";
     check_equal(|| of("crossing"), shown(crossing), shown(&expected), why)?;
     let ends = [(writer, from), (reader, to)];
-    let expected = row_bytes_of(ends, *role, port.width);
+    let expected = row_bytes_of(ends, *role, (port.width, manifest.model.head_dim));
     if *row_bytes != expected {
         let expected = format!(
             "{expected:?}: `{}` elements of a variant's type",
@@ -214,15 +214,17 @@ fn check_edge(
 fn row_bytes_of(
     ends: [(&GraphNode, &Kernel); 2],
     role: Role,
-    width: u32,
+    (width, head_dim): (u32, u32),
 ) -> BTreeMap<ElementType, u64> {
     let variants = ends.into_iter().flat_map(|(node, kernel)| {
         let own = node.variants.values().flatten();
         own.filter_map(|index| kernel.variants.get(*index as usize))
     });
-    let elements = variants.map(|variant| variant.port_element(role));
-    let bytes = |element: ElementType| element.bytes_of(width.into()).unwrap_or(u64::MAX);
-    elements.map(|element| (element, bytes(element))).collect()
+    let rows = variants.map(|variant| {
+        let bytes = variant.elements().row_bytes(role, width, head_dim);
+        (variant.port_element(role), bytes.unwrap_or(u64::MAX))
+    });
+    rows.collect()
 }
 
 /// Checks that the edges are those of the layers, no fewer and no more, each at as many places.

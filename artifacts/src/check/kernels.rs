@@ -252,14 +252,16 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
         } = variant;
         let field = || format!("{field}.variants[{index}]");
         check_activations(|| format!("{}.activations", field()), *activations)?;
-        if let Some(element) = kv_cache
-            && *element != ElementType::Bf16
-        {
-            return Err(Error::invalid(
-                format!("{}.kv_cache", field()),
-                format!("{element:?}"),
-                "`Bf16`, or nothing",
-            ));
+        match kv_cache {
+            None | Some(ElementType::Bf16) => {}
+            Some(ElementType::I8) if program.is_some() => {}
+            Some(element) => {
+                return Err(Error::invalid(
+                    format!("{}.kv_cache", field()),
+                    format!("{element:?}"),
+                    "`Bf16`, `I8` beside a program, or nothing",
+                ));
+            }
         }
         check_shape_class(field, group, *shape)?;
         if *takes_trees && shape.bucket().is_none() {

@@ -1,7 +1,7 @@
 //! Checks of baked states: names, tokens and the lengths of pages. The heads of pages are checked by those who use them.
 
+use super::check_nonzero;
 use super::sections::Lengths;
-use super::{bytes_of, check_nonzero};
 use crate::error::Error;
 use crate::manifest::{
     BEGINNING_BYTES_MAX, BakedState, ElementType, Manifest, STATE_HEAD_BYTES, STATE_NAME_MAX,
@@ -100,14 +100,12 @@ fn check_form(index: usize, form: StateForm) -> Result<(), Error> {
         kv_cache,
     } = form;
     match kv_cache {
-        ElementType::F16 | ElementType::Bf16 | ElementType::F32 => Ok(()),
-        ElementType::I4 | ElementType::U4 | ElementType::I8 | ElementType::I64 => {
-            Err(Error::invalid(
-                format!("states[{index}].form.kv_cache"),
-                format!("`{kv_cache:?}`"),
-                "`F16`, `Bf16` or `F32`",
-            ))
-        }
+        ElementType::I8 | ElementType::F16 | ElementType::Bf16 | ElementType::F32 => Ok(()),
+        ElementType::I4 | ElementType::U4 | ElementType::I64 => Err(Error::invalid(
+            format!("states[{index}].form.kv_cache"),
+            format!("`{kv_cache:?}`"),
+            "`I8`, `F16`, `Bf16` or `F32`",
+        )),
     }
 }
 
@@ -115,7 +113,8 @@ fn check_form(index: usize, form: StateForm) -> Result<(), Error> {
 fn page_bytes(state: &BakedState, manifest: &Manifest) -> Option<u64> {
     let model = &manifest.model;
     let width = model.kv_heads.checked_mul(model.head_dim)?;
-    let half = bytes_of(&[state.page_tokens, width], state.form.kv_cache)?;
+    let row = state.form.kv_cache.cache_row_bytes(width, model.head_dim)?;
+    let half = row.checked_mul(state.page_tokens.into())?;
     let halves = (manifest.layers.len() as u64).checked_mul(2)?;
     half.checked_mul(halves)?.checked_add(STATE_HEAD_BYTES)
 }

@@ -289,9 +289,15 @@ fn kernels() {
         },
     );
     check(
-        "`kernels[0].variants[0].kv_cache` is I8, expected `Bf16`, or nothing",
+        "`kernels[0].variants[0].kv_cache` is F16, expected `Bf16`, `I8` beside a program, or nothing",
         |manifest| {
-            manifest.kernels[0].variants[0].kv_cache = Some(ElementType::I8);
+            manifest.kernels[0].variants[0].kv_cache = Some(ElementType::F16);
+        },
+    );
+    check(
+        "`kernels[0].variants[1].kv_cache` is I8, expected `Bf16`, `I8` beside a program, or nothing",
+        |manifest| {
+            manifest.kernels[0].variants[1].kv_cache = Some(ElementType::I8);
         },
     );
     check(

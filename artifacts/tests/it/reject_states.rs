@@ -110,9 +110,17 @@ fn pages() {
         ),
         |state| state.form.kv_cache = ElementType::F32,
     );
+    // A byte for an element, and two for each of two heads.
     check(
-        "`states[1].form.kv_cache` is `I8`, expected `F16`, `Bf16` or `F32`",
+        &format!(
+            "`states[1].pages[0]` is a section of `{bytes}` bytes, expected `{}` bytes",
+            bytes - 256 + 192
+        ),
         |state| state.form.kv_cache = ElementType::I8,
+    );
+    check(
+        "`states[1].form.kv_cache` is `I4`, expected `I8`, `F16`, `Bf16` or `F32`",
+        |state| state.form.kv_cache = ElementType::I4,
     );
     let more_layers = |manifest: &mut Manifest| {
         let layer = manifest.layers[0].clone();

@@ -11,21 +11,21 @@ use super::{Flow, Heg};
 use crate::error::CompileError;
 
 /// Returns the graphs of a bundle whose kernels, in the order of the HEG, are `kernels`. `decodes` says which variants
-/// run a decode iteration; all of them run prompts.
+/// run a decode iteration; all of them run prompts. Heads have `head_dim` elements.
 pub(crate) fn stage_graphs(
     heg: &Heg,
-    kernels: &[Kernel],
+    (kernels, head_dim): (&[Kernel], u32),
     decodes: impl Fn(&Variant) -> bool,
 ) -> Result<StageGraphs, CompileError> {
     Ok(StageGraphs {
-        prefill: stage_graph(heg, kernels, |_| true)?,
-        decode: stage_graph(heg, kernels, decodes)?,
+        prefill: stage_graph(heg, (kernels, head_dim), |_| true)?,
+        decode: stage_graph(heg, (kernels, head_dim), decodes)?,
     })
 }
 
 fn stage_graph(
     heg: &Heg,
-    kernels: &[Kernel],
+    (kernels, head_dim): (&[Kernel], u32),
     runs: impl Fn(&Variant) -> bool,
 ) -> Result<StageGraph, CompileError> {
     let nodes: Vec<GraphNode> = kernels
@@ -56,9 +56,8 @@ fn stage_graph(
                 own.map(move |index| &kernels[at].variants[*index as usize])
             });
             let row_bytes = ends.map(|variant| {
-                let element = variant.port_element(role);
-                let bytes = element.bytes_of(flow.width.into());
-                (element, bytes.unwrap_or(u64::MAX))
+                let bytes = variant.elements().row_bytes(role, flow.width, head_dim);
+                (variant.port_element(role), bytes.unwrap_or(u64::MAX))
             });
             Ok(GraphEdge {
                 from: from as u32,

@@ -41,7 +41,7 @@ impl fmt::Display for Plan {
                     lowering.binding,
                     lowering.activations
                 )?;
-                if let Some(kv_cache) = lowering.kv_cache {
+                if let Some(kv_cache) = variant.kv_cache {
                     write!(f, ", KV cache {kv_cache:?}")?;
                 }
                 writeln!(f, ", tolerance {}", variant.tolerance)?;

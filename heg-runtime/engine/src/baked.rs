@@ -94,11 +94,14 @@ pub fn state_model(
     } = form;
     let text = format!("arithmetic {arithmetic}, activations {activations:?}, cache {kv_cache:?}");
     let model = &manifest.model;
-    let row_bytes = u64::from(model.kv_heads) * u64::from(model.head_dim) * kv_cache.bytes();
+    let width = model.kv_heads.saturating_mul(model.head_dim);
+    let row_bytes = kv_cache.cache_row_bytes(width, model.head_dim);
+    let row_bytes = row_bytes.unwrap_or(u64::MAX);
     Ok(StateModel {
         bundle: *computation_id(manifest)?.as_bytes(),
         form: *SectionId::of(text.as_bytes()).as_bytes(),
-        payload_bytes: 2 * manifest.layers.len() as u64 * PAGE_TOKENS as u64 * row_bytes,
+        payload_bytes: (2 * manifest.layers.len() as u64 * PAGE_TOKENS as u64)
+            .saturating_mul(row_bytes),
     })
 }
 

@@ -20,7 +20,8 @@ use crate::kernels::{KernelNeeds, Kernels};
 use crate::ladder::{Calls, Descent};
 use crate::loader::Loader;
 use crate::mem::{
-    ActivationRows, KvCache, KvRoom, KvShape, MemoryHome, Scratch, Widths, tensor_element,
+    ActivationRows, KvCache, KvRoom, KvShape, MemoryHome, Scratch, Widths, cache_width,
+    tensor_element,
 };
 use crate::padding::{CONTEXT_STEP, ROW_STEP, padded, switched_rows};
 use crate::place::Place;
@@ -170,10 +171,9 @@ impl Executor {
         let rows = padded(calls.tokens).max(chunk);
         let padding_rows = chunk.max(ROW_STEP);
         let elements = ladder.elements();
-        let (heads, head_dim) = (model.heads as usize, model.head_dim as usize);
         let kv = KvShape {
             layers: manifest.layers.len(),
-            width: model.kv_heads as usize * head_dim,
+            width: cache_width(model, elements.kv),
             context_tokens: calls.context,
             padding_rows: CONTEXT_STEP
                 .max(padding.tokens)
@@ -183,7 +183,7 @@ impl Executor {
         kv.check()?;
         let widths = Widths {
             hidden: model.hidden as usize,
-            query: heads * head_dim,
+            query: model.heads as usize * model.head_dim as usize,
             key: kv.width,
             vocab: model.vocab as usize,
             element: tensor_element(elements.activations),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{ElementType, Port, Role, Rows as PortExtent, Variant};
+use heg_cpu::CacheForm;
 use heg_spec::bug;
 
 use super::form::Form;
@@ -125,6 +126,7 @@ impl LoneKernel {
         }
         let kernel = place_kernel(self.bundle.manifest(), self.place)?;
         let elements = self.form.elements;
+        let head_dim = self.bundle.manifest().model.head_dim;
         let buffers = |ports: &[Port]| -> Result<Vec<BoundPort>, ExecError> {
             ports
                 .iter()
@@ -135,15 +137,12 @@ impl LoneKernel {
                         PortExtent::Context => self.form.context(context),
                         PortExtent::One => 1,
                     };
+                    let bytes = elements.row_bytes(port.role, port.width, head_dim);
+                    let width = bytes.map_or(0, |bytes| bytes / element.bytes()) as usize;
                     Ok(BoundPort {
                         port: port.clone(),
                         element,
-                        rows: RowBuffer::new(
-                            rows,
-                            port.width as usize,
-                            tensor_element(element),
-                            &self.home,
-                        )?,
+                        rows: RowBuffer::new(rows, width, tensor_element(element), &self.home)?,
                     })
                 })
                 .collect()
@@ -163,6 +162,7 @@ impl LoneKernel {
     pub fn set(&mut self, role: Role, values: &[f32]) -> Result<(), ExecError> {
         for bound in self.inputs.iter().filter(|bound| bound.port.role == role) {
             let bytes: Vec<u8> = match bound.element {
+                ElementType::I8 => self.integers()?.rows_of(values),
                 ElementType::F16 => values
                     .iter()
                     .flat_map(|value| f16::from_f32(*value).to_le_bytes())
@@ -258,7 +258,20 @@ impl LoneKernel {
         let rows = self.rows_of(bound.port.rows);
         let mut bytes = vec![0; rows * bound.rows.row_bytes()];
         bound.rows.read_packed(0, &mut bytes)?;
-        Ok(Some(to_f32(bound.element, &bytes)))
+        Ok(Some(match bound.element {
+            ElementType::I8 => self.integers()?.elements_of(&bytes),
+            element => to_f32(element, &bytes),
+        }))
+    }
+
+    /// The form of keys and values that are integers.
+    fn integers(&self) -> Result<CacheForm, ExecError> {
+        let head_dim = self.bundle.manifest().model.head_dim;
+        let form = CacheForm::new(ElementType::I8, head_dim);
+        form.map_err(|source| ExecError::Program {
+            kernel: format!("{:?}", self.place.group),
+            source,
+        })
     }
 }
 

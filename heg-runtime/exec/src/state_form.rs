@@ -53,6 +53,7 @@ impl Loader {
             }
         };
         let kv_cache = match shape.element {
+            TensorType::I8 => ElementType::I8,
             TensorType::F16 => ElementType::F16,
             TensorType::Bf16 => ElementType::Bf16,
             TensorType::F32 => ElementType::F32,

@@ -23,7 +23,7 @@ use super::{Answer, SMOLLM2_VOCAB, count, prompts, smollm2, soc, tiny_agent};
 use crate::gpu_lanes::gpu_or_skip;
 
 /// A bundle with two states, and prompts that begin with them, or do not.
-struct Subject {
+pub(super) struct Subject {
     _workbench: Workbench,
     plain: PathBuf,
     bundle: PathBuf,
@@ -36,7 +36,11 @@ struct Subject {
 const PAGES: [usize; 2] = [3, 2];
 
 impl Subject {
-    fn new((workbench, plain): (Workbench, PathBuf), vocab: usize, count: usize) -> Self {
+    pub(super) fn new(
+        (workbench, plain): (Workbench, PathBuf),
+        vocab: usize,
+        count: usize,
+    ) -> Self {
         let bundle = workbench.folder().join("baked.heg");
         // The second state has the first one's first page.
         let long = prompts(1, vocab)[0]
@@ -156,7 +160,7 @@ fn baked(endings: &[Ending]) -> Vec<u32> {
 }
 
 /// Checks a model under each policy and kind of draft. Prompts of one class are preempted by those of the other.
-fn check(subject: &Subject) {
+pub(super) fn check(subject: &Subject) {
     let expected = subject.expected();
     let ways = [
         (ONE_DEVICE, Speculation::Off),

@@ -20,7 +20,7 @@ use super::{Answer, SMOLLM2_VOCAB, count, prompts, smollm2, tiny_agent};
 use crate::gpu_lanes::gpu_or_skip;
 
 /// A model that is asked on one folder of kept state.
-struct Subject {
+pub(super) struct Subject {
     workbench: Workbench,
     bundle: std::path::PathBuf,
     prompts: Vec<Vec<u32>>,
@@ -28,7 +28,10 @@ struct Subject {
 }
 
 impl Subject {
-    fn new((workbench, bundle): (Workbench, std::path::PathBuf), prompts: Vec<Vec<u32>>) -> Self {
+    pub(super) fn new(
+        (workbench, bundle): (Workbench, std::path::PathBuf),
+        prompts: Vec<Vec<u32>>,
+    ) -> Self {
         let expected = alone(&bundle, &prompts);
         Self {
             workbench,
@@ -129,7 +132,7 @@ fn kept(endings: &[Ending]) -> Vec<u32> {
 
 /// Checks a model on kept state: with nothing kept, from the next engine on with whole pages, under each policy and
 /// kind of draft.
-fn check(subject: &Subject) {
+pub(super) fn check(subject: &Subject) {
     let none = vec![0; subject.prompts.len()];
     let first = subject.plain_engine();
     let endings = subject.ask_all(&first, ours(), "nothing kept");

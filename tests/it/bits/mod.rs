@@ -4,6 +4,7 @@
 
 mod baked;
 mod kept;
+mod narrow;
 mod pair;
 mod served;
 

@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use heg_compiler::{Emit, NpuBlobs};
-use heg_spec::{GroupColumns, WeightForm};
+use heg_spec::{GroupColumns, KvForm, WeightForm};
 
 /// A choice of the command line: its value, its name, and its help.
 pub(super) type Choice<T> = (T, &'static str, &'static str);
@@ -38,6 +38,16 @@ const fn in_groups(symmetric: bool) -> WeightForm {
         symmetric,
     }
 }
+
+/// Values of `--kv`.
+pub(super) const KV_FORMS: [Choice<KvForm>; 2] = [
+    (KvForm::Bf16, "bf16", "16-bit floats"),
+    (
+        KvForm::I8,
+        "i8",
+        "8-bit integers with scales: about half the memory; CPU programs alone run such bundles",
+    ),
+];
 
 /// Values of `--npu`.
 pub(super) const NPU_BLOBS: [Choice<NpuBlobs>; 3] = [

@@ -12,7 +12,7 @@ use crate::error::ExecError;
 pub struct KvShape {
     /// Layers of the model.
     pub layers: usize,
-    /// Width of a row: K·d elements.
+    /// Elements of a row: K·d, and where they are i8, as many more as their scales have bytes.
     pub width: usize,
     /// Tokens of the longest context.
     pub context_tokens: usize,

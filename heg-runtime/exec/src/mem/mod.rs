@@ -3,7 +3,7 @@
 //! This module knows no schedules or kernels. `program_rows`, `region` and the crate's `platform` have the
 //! only unsafe code of this crate.
 
-use heg_artifacts::manifest::ElementType;
+use heg_artifacts::manifest::{ElementType, Model};
 use heg_openvino::TensorType;
 
 mod activations;
@@ -29,6 +29,14 @@ pub use kv_shape::KvShape;
 pub use program_rows::ProgramRows;
 pub(crate) use program_rows::partner_memory;
 pub use region::BundleMemory;
+
+/// Elements of a row of a model's cache, scales among them: see [`KvShape::width`].
+pub(crate) fn cache_width(model: &Model, element: ElementType) -> usize {
+    let width = model.kv_heads.saturating_mul(model.head_dim);
+    let bytes = element.cache_row_bytes(width, model.head_dim);
+    // No memory holds more: `KvShape::check` says so.
+    bytes.map_or(usize::MAX, |bytes| (bytes / element.bytes()) as usize)
+}
 
 /// Converts an element type of a bundle to OpenVINO's.
 pub(crate) fn tensor_element(element: ElementType) -> TensorType {

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{Kernel, Manifest};
+use heg_artifacts::manifest::{ElementType, Kernel, Manifest, Role};
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory};
 use heg_sched::Launch;
@@ -267,6 +267,7 @@ impl Backend for OpenVino {
         rung: Rung,
         origin: Origin,
     ) -> Result<Box<dyn Runner>, ExecError> {
+        check_cache(parts)?;
         if origin == Origin::HashedAgain {
             let mut ids = parts.weights.clone();
             ids.push(self.bundle.manifest().literals);
@@ -314,6 +315,21 @@ impl Backend for OpenVino {
     fn read_from(&mut self, memory: &Arc<dyn Memory>) {
         self.sections = Sections::mapped(Arc::clone(&self.bundle), Arc::clone(memory));
     }
+}
+
+/// Refuses kernels that read or write a cache of 8-bit integers, for which no IR is made.
+fn check_cache(parts: &Parts<'_>) -> Result<(), ExecError> {
+    let mut ports = parts.kernel.inputs.iter().chain(&parts.kernel.outputs);
+    let is_cached = ports.any(|port| matches!(port.role, Role::Key | Role::Value));
+    if !is_cached || parts.elements.kv != ElementType::I8 {
+        return Ok(());
+    }
+    Err(ExecError::Refused {
+        kernel: parts.kernel.name.clone(),
+        message: "keys and values of the bundle are I8, which CPU programs alone take: give the SoC programs, or compile \
+                  the model with `--kv bf16`"
+            .to_owned(),
+    })
 }
 
 impl Session for OpenVinoSession {

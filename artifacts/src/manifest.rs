@@ -17,7 +17,7 @@ mod variant;
 
 use std::collections::BTreeMap;
 
-use heg_spec::{GroupColumns, WeightForm};
+use heg_spec::{GroupColumns, Pooling, Sight, VectorLength, WeightForm};
 use serde::{Deserialize, Serialize};
 
 use crate::content_id::SectionId;
@@ -48,6 +48,9 @@ pub struct Manifest {
     pub text: Text,
     /// The token embedding, gathered by the runtime itself.
     pub embedding: Embedding,
+    /// The vectors that the model gives for texts in place of logits, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vectors: Option<TextVectors>,
     /// Rotary tables, by [`RopeId`].
     pub rope: Vec<RopeTable>,
     /// All weights, by [`WeightId`].
@@ -130,7 +133,19 @@ pub struct Text {
     pub eos_ids: Vec<u32>,
 }
 
-/// The token embedding: `x[c, D] = scale · table[ids]`.
+/// The vectors of a model that gives one for each text: its head has a row of them for each token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextVectors {
+    /// The way from rows to the vector.
+    pub pooling: Pooling,
+    /// Length of the vector.
+    pub length: VectorLength,
+    /// The tokens that a token of a text sees. A text whose tokens see all of it runs in one piece.
+    pub sight: Sight,
+}
+
+/// The token embedding: `x[c, D] = scale · table[ids]`, and to that the rows of token types and positions, in this order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Embedding {
@@ -138,6 +153,12 @@ pub struct Embedding {
     pub table: WeightId,
     /// Factor after the look-up; 1 for families without one.
     pub scale: f32,
+    /// Learned positions of shape [rows, D] in f32, a row for each position of the context, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions: Option<WeightId>,
+    /// Learned kinds of texts of shape [rows, D] in f32, of which the first is added, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_types: Option<WeightId>,
 }
 
 /// Precomputed rotary factors: two f32 tables of shape [rows, width], row = position.

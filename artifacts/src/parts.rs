@@ -17,7 +17,7 @@ use heg_spec::{Group, NpuPlatform};
 use crate::content_id::SectionId;
 use crate::error::Error;
 use crate::layout::{Extent, Header};
-use crate::manifest::{BakedState, KernelUse, Manifest, Section};
+use crate::manifest::{BakedState, Embedding, KernelUse, Manifest, Section, WeightId};
 use crate::references::{Reference, references};
 
 /// A run of a bundle's bytes, from page to page.
@@ -280,14 +280,24 @@ fn kind(manifest: &Manifest, places: &[PartKind], reference: Reference) -> PartK
 /// The first place that uses each weight.
 fn places(manifest: &Manifest) -> Vec<PartKind> {
     let mut found = vec![PartKind::Head; manifest.weights.len()];
-    let mut note = |weights: &[crate::manifest::WeightId], kind: PartKind| {
+    let mut note = |weights: &[WeightId], kind: PartKind| {
         for weight in weights {
             if let Some(known) = found.get_mut(weight.0 as usize) {
                 *known = kind.min(*known);
             }
         }
     };
-    note(&[manifest.embedding.table], PartKind::Embedding);
+    let Embedding {
+        table,
+        scale: _,
+        positions,
+        token_types,
+    } = &manifest.embedding;
+    let embedding: Vec<WeightId> = [Some(*table), *positions, *token_types]
+        .into_iter()
+        .flatten()
+        .collect();
+    note(&embedding, PartKind::Embedding);
     for (index, layer) in manifest.layers.iter().enumerate() {
         let groups: [(Group, &KernelUse); 3] = [
             (Group::Qkv, &layer.qkv),

@@ -50,6 +50,7 @@ fn stream(role: Role) -> &'static [u8] {
         Role::Position => b"position",
         Role::Attended => b"attended",
         Role::Logits => b"logits",
+        Role::Vector => b"vector",
     }
 }
 

@@ -152,6 +152,7 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
         model: _,
         text,
         embedding: _,
+        vectors: _,
         rope,
         weights,
         literals,

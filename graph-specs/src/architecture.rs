@@ -12,6 +12,8 @@ use serde::Deserialize;
 use crate::error::{SpecError, nearest};
 use crate::expr::Expr;
 use crate::source::{Problems, Source};
+use crate::vocabulary::Sight;
+use crate::weight_name::WeightName;
 
 /// Name of the layer's input wire.
 pub const LAYER_INPUT: &str = "x";
@@ -33,8 +35,21 @@ pub struct Architecture {
     pub rope: BTreeMap<String, Rope>,
     /// A decoder layer, in execution order.
     pub layer: Vec<Operator>,
-    /// The operators from the last layer's output (`x`) to the logits.
+    /// The operators from the last layer's output (`x`) to the rows that the head gives.
     pub head: Vec<Operator>,
+    /// The rows that the head gives.
+    #[serde(default)]
+    pub gives: HeadRows,
+}
+
+/// The rows that a head gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub enum HeadRows {
+    /// Logits, as wide as the vocabulary, of which the next token is chosen.
+    #[default]
+    Logits,
+    /// Vectors, as wide as the hidden state, which are pooled to one for each text.
+    Vectors,
 }
 
 /// Values that every architecture defines.
@@ -47,9 +62,23 @@ pub const REQUIRED_VALUES: [&str; 7] = [
 #[serde(deny_unknown_fields)]
 pub struct EmbeddingSpec {
     /// Checkpoint name.
-    pub weight: String,
+    pub weight: WeightName,
     /// Factor after the look-up.
     pub scale: Option<Expr>,
+    /// Checkpoint name of the learned positions, shape [context, hidden]: the row of a token's position is added.
+    pub positions: Option<WeightName>,
+    /// The learned kinds of texts: the first row is added.
+    pub token_types: Option<TokenTypes>,
+}
+
+/// A table with a row for each kind of text, shape [count, hidden].
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenTypes {
+    /// Checkpoint name.
+    pub weight: WeightName,
+    /// Number of kinds.
+    pub count: Expr,
 }
 
 /// A rotary table.
@@ -82,7 +111,7 @@ pub enum Op {
         /// Input wire.
         x: String,
         /// Weight name.
-        weight: String,
+        weight: WeightName,
         /// Added to the mean square.
         eps: Expr,
         /// Added to the weight (Gemma: 1).
@@ -95,9 +124,9 @@ pub enum Op {
         /// Input wire.
         x: String,
         /// Weight name.
-        weight: String,
+        weight: WeightName,
         /// Bias name.
-        bias: Option<String>,
+        bias: Option<WeightName>,
         /// Added to the variance.
         eps: Expr,
     },
@@ -106,13 +135,13 @@ pub enum Op {
         /// Input wire.
         x: String,
         /// Weight name.
-        weight: String,
+        weight: WeightName,
         /// Rows of W, the width of the output.
         out: Expr,
         /// First row, where the checkpoint fuses several projections in one tensor.
         first_row: Option<Expr>,
         /// Bias name.
-        bias: Option<String>,
+        bias: Option<WeightName>,
         /// Whether the bias exists; absent means that it does.
         bias_when: Option<Expr>,
         /// Whether the embedding table stands in for the weight (tied head).
@@ -129,7 +158,7 @@ pub enum Op {
         /// Whether this layer rotates at all; absent means that it does.
         when: Option<Expr>,
     },
-    /// Causal attention over the KV cache.
+    /// Attention over the KV cache.
     Attention {
         /// Queries [tokens, heads · head_dim].
         q: String,
@@ -143,6 +172,16 @@ pub enum Op {
         window: Option<Expr>,
         /// `cap · tanh(score / cap)`; absent means no cap.
         softcap: Option<Expr>,
+        /// The tokens that a token sees.
+        #[serde(default)]
+        sight: Sight,
+    },
+    /// `activation(x)`.
+    Activated {
+        /// Input wire.
+        x: String,
+        /// As in `Gated`.
+        activation: Expr,
     },
     /// `activation(gate) · up`.
     Gated {
@@ -194,6 +233,7 @@ impl Op {
             | Self::LayerNorm { x, .. }
             | Self::Linear { x, .. }
             | Self::Rope { x, .. }
+            | Self::Activated { x, .. }
             | Self::Scale { x, .. }
             | Self::SoftCap { x, .. } => vec![("x", x)],
             Self::Attention { q, k, v, .. } => vec![("q", q), ("k", k), ("v", v)],
@@ -213,6 +253,19 @@ impl Architecture {
         check_wires("head", &architecture.head, &mut problems);
         architecture.check_attention(&mut problems);
         problems.finish(architecture)
+    }
+
+    /// Returns the family as a model that gives vectors: the head of one that gives logits ends before its last
+    /// projection. `None` if nothing of the head is left.
+    pub fn giving_vectors(mut self) -> Option<Self> {
+        if self.gives == HeadRows::Vectors {
+            return Some(self);
+        }
+        let is_projection = |operator: &Operator| matches!(operator.1, Op::Linear { .. });
+        let projection = self.head.iter().rposition(is_projection)?;
+        self.head.truncate(projection);
+        self.gives = HeadRows::Vectors;
+        (!self.head.is_empty()).then_some(self)
     }
 
     fn check_values(&self, problems: &mut Problems<'_>) {

@@ -2,7 +2,7 @@
 //!
 //! Numbers, `'text'`, `true`, `false`, `none`, names, `config.key.path`, `list[index]`, `+ - * / % **`,
 //! `== != < <= > >=`, `&& || !`, `a ?? b` (b where a is none) and `condition ? a : b`. Nothing else: no functions, no
-//! state. A key that the config does not have is `none`, and `none` in arithmetic is `none`, so that one `??` at the
+//! state. `+` adds numbers, and text or numbers to text. A key that the config does not have is `none`, and `none` in arithmetic is `none`, so that one `??` at the
 //! end catches any missing part. The caller's [`Scope`] gives names their meaning.
 
 mod eval;
@@ -234,6 +234,16 @@ mod tests {
         );
         check("config.kinds[0] == 'b' ? 32 : none", Value::None);
         check("!(1 < 2) || 2 >= 2 && true", Value::Bool(true));
+    }
+
+    #[test]
+    fn text_is_joined() {
+        check("'layer.' + (layer + 1)", Value::Text("layer.2".into()));
+        check("'a' + config.kinds[1]", Value::Text("ab".into()));
+        check("'a' + config.missing", Value::None);
+        let number_first = Expr::parse("1 + 'a'").unwrap().eval(&Sample);
+        let expected = "`+` needs numbers, found text";
+        assert_eq!(number_first.unwrap_err().to_string(), expected);
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub mod shipped;
 pub mod soc;
 mod source;
 mod vocabulary;
+mod weight_name;
 
 pub use architecture::Architecture;
 pub use bug::Bug;
@@ -51,6 +52,7 @@ pub use seeded::Seeded;
 pub use soc::{Activations, Soc};
 pub use source::Source;
 pub use vocabulary::{
-    DeviceClass, Group, GroupColumns, KvForm, NpuPlatform, UnknownGroupColumns, UnknownNpuPlatform,
-    WeightForm,
+    DeviceClass, Group, GroupColumns, KvForm, NpuPlatform, Pooling, Sight, UnknownGroupColumns,
+    UnknownNpuPlatform, VectorLength, WeightForm,
 };
+pub use weight_name::{NamePart, WeightName};

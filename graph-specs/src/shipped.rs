@@ -15,7 +15,7 @@ macro_rules! shipped {
 
 /// Shipped architecture files: name and text.
 pub const ARCHITECTURES: &[(&str, &str)] = shipped!("architectures":
-    "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3");
+    "bert", "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3");
 
 /// Shipped fusion plans: name and text.
 pub const FUSIONS: &[(&str, &str)] = shipped!("fusions": "agent-xpu");

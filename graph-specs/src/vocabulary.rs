@@ -69,6 +69,43 @@ impl Group {
     }
 }
 
+/// The tokens that a token's attention sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Sight {
+    /// Itself and those before it.
+    #[default]
+    Causal,
+    /// All tokens of its text, which therefore runs in one piece.
+    Whole,
+}
+
+impl Sight {
+    /// Whether tokens see only themselves and those before them.
+    pub fn is_causal(&self) -> bool {
+        *self == Self::Causal
+    }
+}
+
+/// The way in which the rows of a text become its vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Pooling {
+    /// The mean of all rows.
+    Mean,
+    /// The row of the first token.
+    First,
+    /// The row of the last token.
+    Last,
+}
+
+/// The length of a text's vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum VectorLength {
+    /// That of the pooled rows.
+    Pooled,
+    /// One: the pooled vector is divided by its own length.
+    Unit,
+}
+
 /// Storage forms of the weights of linear operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

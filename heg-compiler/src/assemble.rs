@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heg_artifacts::manifest::{
     Elements, Embedding, GpuPart, Kernel, KernelId, KernelUse, Layer, Manifest, Model, Parameter,
-    Provenance, RopeId, RopeTable, Section, Text, Variant, Weight, WeightId,
+    Provenance, RopeId, RopeTable, Section, Text, TextVectors, Variant, Weight, WeightId,
 };
 use heg_artifacts::{Error, MANIFEST_REVISION, SectionId, Store};
 use heg_spec::{DeviceClass, KvForm, WeightForm};
@@ -27,6 +27,7 @@ use crate::variants::{activations, decodes, variants};
 /// Everything that goes into a manifest.
 pub(crate) struct Parts {
     pub(crate) kernels: Vec<Kernel>,
+    pub(crate) vectors: Option<TextVectors>,
     pub(crate) literals: SectionId,
     pub(crate) gpu: Option<GpuPart>,
     pub(crate) rope: BTreeMap<String, RopeTable>,
@@ -107,7 +108,10 @@ impl<'a> Assembly<'a> {
             let program = match variant.device {
                 DeviceClass::Cpu => {
                     let elements = Elements::new(variant.lowering.activations, variant.kv_cache);
-                    self.gpu.add_program(&program, &kernel, elements.kv);
+                    // GPUs attend to no text as a whole.
+                    if self.plan.sight().is_causal() {
+                        self.gpu.add_program(&program, &kernel, elements.kv);
+                    }
                     Some(self.put(&program.to_bytes()?)?)
                 }
                 DeviceClass::Igpu | DeviceClass::Npu => None,
@@ -131,8 +135,9 @@ impl<'a> Assembly<'a> {
     /// The modules that GPUs run the kernels' programs with, and what goes on between them.
     pub(crate) fn gpu(&mut self, modules: GpuModules) -> Result<Option<GpuPart>, CompileError> {
         let mut collection = std::mem::take(&mut self.gpu);
-        // No module reads keys and values of 8 bits.
-        if modules == GpuModules::Off || self.plan.kv == KvForm::I8 {
+        // No module reads keys and values of 8 bits, or attends to a text as a whole.
+        let is_known = self.plan.sight().is_causal() && self.plan.kv != KvForm::I8;
+        if modules == GpuModules::Off || !is_known {
             return Ok(None);
         }
         let table = stored_element(ParamKind::Table, self.plan.weights);
@@ -218,6 +223,7 @@ impl<'a> Assembly<'a> {
             rope: used.rope.as_deref().map(|name| rope_ids[name]),
             answer: Some(answer.id),
         };
+        let added = |param: Option<&Param>| param.map(|param| ids[&param.source]);
         let (heg, answers) = (&self.plan.heg, &parts.answers);
         let layers = heg
             .layers
@@ -260,7 +266,10 @@ impl<'a> Assembly<'a> {
             embedding: Embedding {
                 table: WeightId(0),
                 scale: self.plan.embedding_scale,
+                positions: added(self.plan.embedding.positions.as_ref()),
+                token_types: added(self.plan.embedding.token_types.as_ref()),
             },
+            vectors: parts.vectors,
             rope: parts.rope.into_values().collect(),
             weights,
             literals: parts.literals,

@@ -117,6 +117,7 @@ fn compile_from_store(
         config_name,
     } = ModelSource::open(&target.spec.source)?;
     progress.begin(Phase::Graph, 0);
+    let target = &target.pooling(text.pooled);
     let mut plan = Plan::new(target, &config, options.verify)?;
     plan.take_form_of(&checkpoint)?;
     let store = Store::open(&places.store)?;
@@ -140,7 +141,7 @@ fn compile_from_store(
     build.add_all(&blobs.sections);
     let rope = build.rope(&config)?;
     let provenance = provenance((config_name, &config), &text, &plan, blobs.compiler);
-    let text = build.text(text)?;
+    let (vectors, text) = (plan.vectors(target.pooled())?, build.text(text)?);
     progress.begin(Phase::Encode, total);
     let memory = SourceMemory::load(&places.store, &checkpoint)?;
     memory.save()?;
@@ -158,6 +159,7 @@ fn compile_from_store(
         &target.spec.name,
         Parts {
             kernels,
+            vectors,
             literals,
             gpu,
             rope,

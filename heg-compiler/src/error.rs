@@ -116,6 +116,34 @@ pub enum CompileError {
         /// Width of the operand.
         found: u32,
     },
+    /// An attention over the whole text stands where tokens are given one after the other.
+    #[error("architecture `{architecture}`: operator `{operator}` needs {expected}")]
+    Sight {
+        /// Architecture file.
+        architecture: String,
+        /// The operator.
+        operator: String,
+        /// The requirement.
+        expected: &'static str,
+    },
+    /// The model gives vectors, and no file says how they are pooled.
+    #[error(
+        "architecture `{architecture}` gives vectors, expected `modules.json` in the model's folder with a `Pooling` \
+         module, as sentence-transformers writes it, found none"
+    )]
+    NoPooling {
+        /// Architecture file.
+        architecture: String,
+    },
+    /// The model's folder says how vectors are pooled, and its architecture has none.
+    #[error(
+        "the model's folder has `modules.json` with a `Pooling` module, and the head of architecture `{architecture}` is a \
+         projection alone, expected a norm before it"
+    )]
+    NoVectors {
+        /// Architecture file.
+        architecture: String,
+    },
     /// The fusion plan does not fit the graph.
     #[error("fusion: `{operator}`: {message}")]
     Fusion {

@@ -12,8 +12,9 @@ use crate::plan::Plan;
 use crate::target::Target;
 
 /// The families of `tests/fixtures/golden`, one for each shipped architecture.
-pub(crate) const FAMILIES: [&str; 10] = [
-    "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
+pub(crate) const FAMILIES: [&str; 11] = [
+    "bert", "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3",
+    "smollm3",
 ];
 
 /// A model's description, without its weights.

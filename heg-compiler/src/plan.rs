@@ -6,8 +6,10 @@ mod verify;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use heg_artifacts::manifest::TextVectors;
+use heg_spec::architecture::{EmbeddingSpec, HeadRows, Op};
 use heg_spec::model::CONTEXT_TOKENS_DEFAULT;
-use heg_spec::{Architecture, KvForm, ModelSpec, WeightForm};
+use heg_spec::{Architecture, KvForm, ModelSpec, Sight, WeightForm, WeightName};
 
 use crate::encode::{quant_form, weight_name};
 use crate::error::CompileError;
@@ -16,7 +18,7 @@ use crate::graph::{
     self, Dims, OpGraph, Param, ParamKind, SpecScope, WeightSource, build_head, build_layer,
 };
 use crate::heg::{self, Heg};
-use crate::ingest::{BlockFormat, Checkpoint, ConfigJson};
+use crate::ingest::{BlockFormat, Checkpoint, ConfigJson, PooledVectors};
 use crate::lower::group_columns;
 use crate::options::Verify;
 use crate::target::{SpecHash, Target};
@@ -32,6 +34,8 @@ pub struct Plan {
     pub context_tokens: u32,
     /// Factor on embeddings.
     pub embedding_scale: f32,
+    /// The tables of the embedding.
+    pub(crate) embedding: EmbeddingParams,
     /// Storage form of matrices.
     pub weights: WeightForm,
     /// Form of keys and values that CPU programs keep beside integer weights.
@@ -44,6 +48,55 @@ pub struct Plan {
     pub heg: Heg,
     /// The spec files it was made from.
     pub(crate) specs: Vec<SpecHash>,
+}
+
+/// The tables that embeddings are made of.
+#[derive(Debug, Clone)]
+pub(crate) struct EmbeddingParams {
+    /// A row for each token.
+    pub(crate) tokens: Param,
+    /// A row for each position, if there are any.
+    pub(crate) positions: Option<Param>,
+    /// A row for each kind of texts, if there are any.
+    pub(crate) token_types: Option<Param>,
+}
+
+impl EmbeddingParams {
+    fn bind(
+        spec: &EmbeddingSpec,
+        scope: &SpecScope<'_>,
+        dims: &Dims,
+    ) -> Result<Self, CompileError> {
+        let param = |slot: &str, weight: &WeightName, kind, rows: u32| {
+            Ok::<_, CompileError>(Param {
+                slot: slot.to_owned(),
+                source: WeightSource {
+                    name: scope.weight_name(weight)?,
+                    first_row: None,
+                },
+                kind,
+                shape: vec![rows, dims.hidden],
+            })
+        };
+        let positions = spec.positions.as_ref();
+        let positions =
+            positions.map(|weight| param("positions", weight, ParamKind::Vector, dims.context));
+        let token_types = spec.token_types.as_ref().map(|types| {
+            let count = scope.count(&types.count)?;
+            param("token_types", &types.weight, ParamKind::Vector, count)
+        });
+        Ok(Self {
+            tokens: param("embedding", &spec.weight, ParamKind::Table, dims.vocab)?,
+            positions: positions.transpose()?,
+            token_types: token_types.transpose()?,
+        })
+    }
+
+    /// All tables, that of tokens first.
+    fn all(&self) -> impl Iterator<Item = &Param> {
+        let added = [&self.positions, &self.token_types];
+        std::iter::once(&self.tokens).chain(added.into_iter().flatten())
+    }
 }
 
 /// The operator graphs of a model, each with the kernels that it was cut into.
@@ -119,7 +172,8 @@ impl Plan {
         graphs: Graphs,
         verify: Verify,
     ) -> Result<Self, CompileError> {
-        let heg = Heg::build(&graphs.layers, (&graphs.head.0, &graphs.head.1))?;
+        let gives = graphs.architecture.gives;
+        let heg = Heg::build(&graphs.layers, (&graphs.head.0, &graphs.head.1, gives))?;
         if verify.is_on() {
             heg::verify(&heg)?;
         }
@@ -132,16 +186,23 @@ impl Plan {
         let scope = SpecScope::new(&architecture, config, None);
         let scale = architecture.embedding.scale.as_ref();
         let embedding_scale = scale.map_or(Ok(1.0), |scale| scope.number(scale))?;
+        let embedding = EmbeddingParams::bind(&architecture.embedding, &scope, &dims)?;
         let context_tokens = context_tokens(&target.spec, &dims)?;
+        let chunk_tokens = match sight(&architecture) {
+            Sight::Causal => target.spec.chunk_tokens.clone(),
+            // A text whose tokens see all of it is not cut.
+            Sight::Whole => Vec::new(),
+        };
         let plan = Self {
             context_tokens,
             mha_context_tokens: buckets(&target.spec.mha_context_tokens, context_tokens),
             weights: target.spec.weights,
             kv: target.spec.kv,
-            chunk_tokens: target.spec.chunk_tokens.clone(),
+            chunk_tokens,
             architecture,
             dims,
             embedding_scale,
+            embedding,
             heg,
             specs,
         };
@@ -207,17 +268,33 @@ impl Plan {
         Ok(())
     }
 
-    /// The embedding table as a weight.
-    pub(crate) fn embedding(&self) -> Param {
-        Param {
-            slot: "embedding".to_owned(),
-            source: WeightSource {
-                name: self.architecture.embedding.weight.clone(),
-                first_row: None,
-            },
-            kind: ParamKind::Table,
-            shape: vec![self.dims.vocab, self.dims.hidden],
+    /// The tokens that a token sees.
+    pub(crate) fn sight(&self) -> Sight {
+        sight(&self.architecture)
+    }
+
+    /// The vectors that the model gives for texts, if it does; `pooled` is what its folder says.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError::NoPooling`] if it does, and its folder does not say how they are pooled.
+    pub(crate) fn vectors(
+        &self,
+        pooled: Option<PooledVectors>,
+    ) -> Result<Option<TextVectors>, CompileError> {
+        if self.architecture.gives == HeadRows::Logits {
+            return Ok(None);
         }
+        let Some(PooledVectors { pooling, length }) = pooled else {
+            return Err(CompileError::NoPooling {
+                architecture: self.architecture.name.clone(),
+            });
+        };
+        Ok(Some(TextVectors {
+            pooling,
+            length,
+            sight: self.sight(),
+        }))
     }
 
     /// Every distinct weight in order of first use, the embedding first.
@@ -228,7 +305,7 @@ impl Plan {
         let used = layers
             .chain([&self.heg.head])
             .flat_map(|place| place.weights.iter().cloned());
-        for param in std::iter::once(self.embedding()).chain(used) {
+        for param in self.embedding.all().cloned().chain(used) {
             if seen.insert(param.source.clone()) {
                 weights.push(param);
             }
@@ -244,6 +321,16 @@ impl Plan {
         names.dedup();
         names
     }
+}
+
+/// The tokens that a token of an architecture sees.
+fn sight(architecture: &Architecture) -> Sight {
+    let mut ops = architecture.layer.iter().map(|operator| &operator.1);
+    let found = ops.find_map(|op| match op {
+        Op::Attention { sight, .. } => Some(*sight),
+        _ => None,
+    });
+    found.unwrap_or_default()
 }
 
 /// The greatest common divisor; for 0 and a number, the number.

@@ -7,7 +7,7 @@ use heg_artifacts::SectionId;
 use heg_spec::{Architecture, Fusion, ModelSpec, Source, SpecError, shipped};
 
 use crate::error::CompileError;
-use crate::ingest::{ConfigJson, ModelSource};
+use crate::ingest::{ConfigJson, ModelSource, PooledVectors};
 use crate::options::CompileOptions;
 
 /// A resolved target.
@@ -17,6 +17,8 @@ pub struct Target {
     pub spec: ModelSpec,
     /// Folder that relative names in the spec start at: the model file's, or the Hugging Face folder itself.
     folder: PathBuf,
+    /// The way in which vectors are pooled, if the model's folder says that it gives some.
+    pooled: Option<PooledVectors>,
 }
 
 /// A spec file that went into a bundle: its name and the hash of its text.
@@ -25,12 +27,32 @@ pub(crate) type SpecHash = (String, SectionId);
 impl Target {
     /// Makes a target with a given spec; relative names in `spec` start at `folder`.
     pub fn new(spec: ModelSpec, folder: PathBuf) -> Self {
-        Self { spec, folder }
+        Self {
+            spec,
+            folder,
+            pooled: None,
+        }
+    }
+
+    /// The same target, whose model gives vectors if its folder says how they are pooled.
+    pub(crate) fn pooling(&self, pooled: Option<PooledVectors>) -> Self {
+        Self {
+            pooled,
+            ..self.clone()
+        }
+    }
+
+    /// The way in which the model's vectors are pooled, if its folder says that it gives some.
+    pub(crate) fn pooled(&self) -> Option<PooledVectors> {
+        self.pooled
     }
 
     /// The same target with a caller's options applied to its spec.
     pub(crate) fn with(&self, options: &CompileOptions) -> Self {
-        Self::new(options.apply(&self.spec), self.folder.clone())
+        Self {
+            spec: options.apply(&self.spec),
+            ..self.clone()
+        }
     }
 
     /// Reads `path`: a folder or a GGUF file is itself the target, any other file is a model file in RON.
@@ -68,8 +90,22 @@ impl Target {
     }
 
     /// The architecture that the model file names (a shipped name, or a `.ron` file beside the model file), or else the
-    /// one for the config's `model_type`.
+    /// one for the config's `model_type`; without its output projection if the model gives vectors.
     pub(crate) fn architecture(
+        &self,
+        config: &ConfigJson,
+    ) -> Result<(Architecture, SpecHash), CompileError> {
+        let (architecture, hash) = self.named_architecture(config)?;
+        if self.pooled.is_none() {
+            return Ok((architecture, hash));
+        }
+        let name = architecture.name.clone();
+        let giving = architecture.giving_vectors();
+        let giving = giving.ok_or(CompileError::NoVectors { architecture: name })?;
+        Ok((giving, hash))
+    }
+
+    fn named_architecture(
         &self,
         config: &ConfigJson,
     ) -> Result<(Architecture, SpecHash), CompileError> {

@@ -3,7 +3,7 @@
 //! CPU and iGPU each have one dynamic variant with constant weights; the NPU has static ones with weights as inputs.
 
 use heg_artifacts::manifest::{Binding, ElementType, ShapeClass};
-use heg_spec::{DeviceClass, Group, KvForm, WeightForm};
+use heg_spec::{DeviceClass, Group, KvForm, Sight, WeightForm};
 
 use crate::lower::{Lowering, WeightsFirst};
 use crate::plan::Plan;
@@ -25,7 +25,11 @@ pub(crate) struct VariantPlan {
 /// The variants of a kernel of `group`, in the order in which a bundle lists them.
 pub(crate) fn variants(plan: &Plan, group: Group) -> Vec<VariantPlan> {
     let form = plan.weights;
-    variant_kinds(group, &plan.chunk_tokens, &plan.mha_context_tokens)
+    let kinds = match plan.sight() {
+        Sight::Causal => variant_kinds(group, &plan.chunk_tokens, &plan.mha_context_tokens),
+        Sight::Whole => vec![PROGRAMS],
+    };
+    kinds
         .into_iter()
         .map(|(device, shape, binding)| {
             let activations = activations(device, form);
@@ -51,6 +55,11 @@ pub(crate) fn variants(plan: &Plan, group: Group) -> Vec<VariantPlan> {
         .collect()
 }
 
+/// The variant with a CPU program, the only one of texts whose tokens see all of their text: in static shapes padding
+/// would be seen too, and plugins are given padding with dynamic ones.
+const PROGRAMS: (DeviceClass, ShapeClass, Binding) =
+    (DeviceClass::Cpu, ShapeClass::Dynamic, Binding::Constant);
+
 /// Variants of a kernel: dynamic ones for CPU and iGPU, static ones for the NPU. Attention is static in the rows of the
 /// cache as well, with a variant for every bucket that holds the chunk.
 fn variant_kinds(
@@ -59,7 +68,7 @@ fn variant_kinds(
     buckets: &[u32],
 ) -> Vec<(DeviceClass, ShapeClass, Binding)> {
     let mut kinds = vec![
-        (DeviceClass::Cpu, ShapeClass::Dynamic, Binding::Constant),
+        PROGRAMS,
         (DeviceClass::Igpu, ShapeClass::Dynamic, Binding::Constant),
     ];
     for tokens in chunks.iter().copied() {

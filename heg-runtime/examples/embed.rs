@@ -49,7 +49,7 @@ pub(crate) fn answer(
             Update::Accepted { predicted_ttft } => eprintln!("predicted: {predicted_ttft:?}"),
             Update::Token { id, .. } => text.push(id)?.iter().for_each(|piece| show(piece)),
             // Where a request asks how likely its prompt is.
-            Update::Prompt(_) => {}
+            Update::Prompt(_) | Update::Vector(_) => {}
             Update::Finished(ending) => {
                 eprintln!("reactive: {:?}, {:?}", ending.finish, ending.ttft)
             }

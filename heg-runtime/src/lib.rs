@@ -33,6 +33,7 @@ mod load;
 mod platform;
 pub mod score;
 mod spec_file;
+mod texts;
 pub mod verified;
 
 pub use bake::{Baking, Beginning, bake};
@@ -48,3 +49,4 @@ pub use heg_exec::{
 pub use heg_text as text;
 pub use load::{Loaded, TextFiles, TextSource, gpu_process};
 pub use spec_file::{read_policy, read_soc};
+pub use texts::{NoVector, TEXTS_MAX, Texts};

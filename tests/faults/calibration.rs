@@ -92,7 +92,7 @@ fn ask(engine: &Engine, request: Request) -> (RequestId, Vec<u32>, Vec<Likely>) 
     let (mut tokens, mut rows) = (Vec::new(), Vec::new());
     for update in updates {
         match update {
-            Update::Accepted { .. } => {}
+            Update::Accepted { .. } | Update::Vector(_) => {}
             Update::Prompt(scores) => rows.extend(scores.iter().map(|score| likely(&score.top))),
             Update::Token { id, log_probs } => {
                 if let Some(first) = log_probs.filter(|_| tokens.is_empty()) {

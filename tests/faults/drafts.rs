@@ -109,7 +109,7 @@ fn answer(engine: &Engine, machine: Machine, request: Request) -> (Vec<Token>, u
     let mut tokens = Vec::new();
     for update in engine.generate(request) {
         match update {
-            Update::Accepted { .. } | Update::Prompt(_) => {}
+            Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}
             Update::Token { id, log_probs } => {
                 let probability = log_probs.unwrap().token.log_probability;
                 tokens.push((id, machine.is_exact.then(|| probability.to_bits())));

@@ -439,7 +439,10 @@ impl Answer {
     pub(crate) fn try_wait(&self) -> Option<Ending> {
         let ending = |update| match update {
             Update::Finished(ending) => Some(ending),
-            Update::Accepted { .. } | Update::Prompt(_) | Update::Token { .. } => None,
+            Update::Accepted { .. }
+            | Update::Prompt(_)
+            | Update::Token { .. }
+            | Update::Vector(_) => None,
         };
         self.updates.try_iter().find_map(ending)
     }
@@ -449,7 +452,7 @@ impl Answer {
         let mut tokens = Vec::new();
         loop {
             match self.updates.recv_timeout(Duration::from_secs(240)).unwrap() {
-                Update::Accepted { .. } => assert!(tokens.is_empty()),
+                Update::Accepted { .. } | Update::Vector(_) => assert!(tokens.is_empty()),
                 Update::Prompt(scores) => {
                     // Whatever was lost on the way, each token arrives once.
                     let said: Vec<u32> = scores.iter().map(|score| score.token.token).collect();

@@ -90,7 +90,9 @@ fn wait(mut generation: Generation) -> (Vec<u32>, Ending) {
     let mut tokens = Vec::new();
     loop {
         match generation.next_within(Duration::from_secs(120)).unwrap() {
-            Update::Accepted { .. } | Update::Prompt(_) => assert!(tokens.is_empty()),
+            Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {
+                assert!(tokens.is_empty())
+            }
             Update::Token { id, .. } => tokens.push(id),
             Update::Finished(ending) => return (tokens, ending),
         }

@@ -100,7 +100,7 @@ impl Both {
             tokens: tokens.len(),
             position: cache.tokens(),
         }];
-        self.cpu.embed(tokens, &self.rows, 0).unwrap();
+        self.cpu.embed((tokens, 0), &self.rows, 0).unwrap();
         let all = self.launches(Logits::LastRows).enumerate();
         let placed: Vec<_> = all.map(|(index, launch)| (launch, on(index))).collect();
         let rows = std::mem::replace(&mut self.rows, empty(&self.cpu));
@@ -215,7 +215,7 @@ fn of_trees(both: &mut Both, on: On, trees: &[Vec<u16>; 2], tokens: &[Vec<u32>; 
         })
         .collect();
     let all: Vec<u32> = tokens.concat();
-    both.cpu.embed(&all, &both.rows, 0).unwrap();
+    both.cpu.embed((&all, 0), &both.rows, 0).unwrap();
     let rows = std::mem::replace(&mut both.rows, empty(&both.cpu));
     let caches = caches.each_ref();
     let trees = trees.each_ref().map(|tree| Some(tree.as_slice()));

@@ -100,7 +100,7 @@ fn answers(engine: &Engine, what: &str) -> Vec<Vec<(u32, u64)>> {
         let mut tokens = Vec::new();
         loop {
             match generation.next_within(Duration::from_secs(120)).unwrap() {
-                Update::Accepted { .. } | Update::Prompt(_) => {}
+                Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}
                 Update::Token { id, log_probs, .. } => {
                     let own = log_probs.map_or(0, |probs| probs.token.log_probability.to_bits());
                     tokens.push((id, own));

@@ -90,7 +90,7 @@ fn answer(mut generation: Generation) -> Vec<u32> {
                 assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
                 return tokens;
             }
-            Update::Accepted { .. } | Update::Prompt(_) => {}
+            Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}
         }
     }
 }

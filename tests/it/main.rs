@@ -42,4 +42,5 @@ mod speculation;
 mod swept_chunk;
 mod trained;
 mod unfinished;
+mod vectors;
 mod watched;

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use heg_server::Token;
+use heg_server::{ServedModel, Token};
 
-use crate::host::Host;
+use crate::host::{Host, served};
 
 /// Python with the clients' packages; `None`, with a message, if it is missing.
 fn python_or_skip(test: &str) -> Option<PathBuf> {
@@ -27,8 +27,20 @@ fn python_or_skip(test: &str) -> Option<PathBuf> {
 /// Runs a script from this folder on a server of its own, which requires the token `s3cret`. Returns `None` if a
 /// requirement is missing, which was reported.
 pub(crate) fn run_or_skip(test: &str, script: &str, base_path: &str) -> Option<Output> {
+    run_on_or_skip(test, script, base_path, served)
+}
+
+/// Runs a script as [`run_or_skip`] does, on a server of another model.
+pub(crate) fn run_on_or_skip(
+    test: &str,
+    script: &str,
+    base_path: &str,
+    served: impl FnOnce() -> ServedModel + Send + 'static,
+) -> Option<Output> {
     let python = python_or_skip(test)?;
-    let host = Host::with(|options| options.tokens = Token::new("s3cret").unwrap().into());
+    let host = Host::serving(served, |options| {
+        options.tokens = Token::new("s3cret").unwrap().into()
+    });
     let api = host.addresses[0].to_string();
     let root = api.trim_end_matches("/v1");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve");

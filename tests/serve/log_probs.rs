@@ -80,7 +80,7 @@ fn said(mut generation: Generation) -> (Vec<TokenLogProbs>, Vec<TokenLogProbs>) 
     let (mut of_prompt, mut of_answer) = (None, Vec::new());
     loop {
         match generation.next_within(Duration::from_secs(120)).unwrap() {
-            Update::Accepted { .. } => {}
+            Update::Accepted { .. } | Update::Vector(_) => {}
             Update::Prompt(log_probs) => {
                 assert!(of_prompt.is_none() && of_answer.is_empty());
                 of_prompt = Some(log_probs);

@@ -12,6 +12,7 @@ mod client;
 mod clients;
 mod confined;
 mod drafts;
+mod embeddings;
 mod host;
 mod kept;
 mod killed;

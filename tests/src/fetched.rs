@@ -14,7 +14,21 @@ pub fn smollm2(test: &str) -> Option<PathBuf> {
     found
 }
 
+/// Returns the folder of all-MiniLM-L6-v2; if it is missing, reports that the test was skipped.
+pub fn minilm(test: &str) -> Option<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = workspace.join(FOLDERS[0]).join(MINILM);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    let how = "run: cargo xtask fetch-model all-minilm-l6-v2";
+    crate::skipped(&format!("{test}: no model ({how})"));
+    None
+}
+
 /// The folders of models, of this and of earlier versions.
 const FOLDERS: [&str; 2] = ["bundles/models", "artifacts/models"];
+
+const MINILM: &str = "all-minilm-l6-v2/model";
 
 const SMOLLM2: &str = "smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf";

@@ -12,12 +12,18 @@ pub struct Case {
     /// The logits after the prompt; empty if the model's file has none.
     #[serde(default)]
     pub logits: Vec<f32>,
+    /// The hidden state of the last token after the embedding, after layers, and behind the last norm.
+    #[serde(default)]
+    pub hidden_last_position: Vec<Vec<f32>>,
+    /// The vector of the prompt; empty if the model's file has none.
+    #[serde(default)]
+    pub vector: Vec<f32>,
     /// The greedy answer; empty if the model's file has none.
     #[serde(default)]
     pub greedy_ids: Vec<u32>,
 }
 
-/// Returns the cases of a family of [`crate::FAMILIES`].
+/// Returns the cases of a family of [`crate::FAMILIES`] or [`crate::ENCODERS`].
 pub fn family(name: &str) -> std::io::Result<Vec<Case>> {
     cases(&crate::fixture(&format!("golden/{name}")))
 }

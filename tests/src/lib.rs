@@ -32,10 +32,13 @@ pub fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The families of `tests/fixtures/golden`.
+/// The families of `tests/fixtures/golden` whose models give tokens.
 pub const FAMILIES: [&str; 10] = [
     "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
 ];
+
+/// The families of `tests/fixtures/golden` whose models give vectors.
+pub const ENCODERS: [&str; 1] = ["bert"];
 
 /// 4-bit weights in the smallest groups.
 pub const fn four_bits(symmetric: bool) -> WeightForm {

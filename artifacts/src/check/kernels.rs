@@ -5,7 +5,7 @@
 //! | `Qkv` | hidden | cos and sin, position | query, key, value |
 //! | `Mha` | query, key, value | position | attended |
 //! | `Ffn` | attended, hidden | | hidden |
-//! | `Head` | hidden | | logits |
+//! | `Head` | hidden | | logits, or vector if the model gives vectors |
 //!
 //! Each role comes at most once on a side and is as wide as the model says (DESIGN section 3).
 
@@ -28,7 +28,7 @@ struct Side {
     optional: &'static [Role],
 }
 
-pub(super) fn check_kernels(kernels: &[Kernel], widths: &Widths) -> Result<(), Error> {
+pub(super) fn check_kernels(kernels: &[Kernel], widths: &Widths, head: Role) -> Result<(), Error> {
     let mut names = BTreeSet::new();
     for (index, kernel) in kernels.iter().enumerate() {
         let Kernel {
@@ -53,7 +53,7 @@ pub(super) fn check_kernels(kernels: &[Kernel], widths: &Widths) -> Result<(), E
                 "unique names",
             ));
         }
-        let (input, output) = sides(*group);
+        let (input, output) = sides(*group, head);
         check_ports(&field, inputs, &input, widths)?;
         check_ports(&field, outputs, &output, widths)?;
         check_rotary(&field, kernel)?;
@@ -72,12 +72,13 @@ pub(super) fn rotary_width(kernel: &Kernel) -> Option<u32> {
         .map(|port| port.width)
 }
 
-fn sides(group: Group) -> (Side, Side) {
-    use Role::{Attended, Cos, Hidden, Key, Logits, Position, Query, Sin, Value};
+fn sides(group: Group, head: Role) -> (Side, Side) {
+    use Role::{Attended, Cos, Hidden, Key, Logits, Position, Query, Sin, Value, Vector};
     let (required, optional, outputs): (&[Role], &[Role], &[Role]) = match group {
         Group::Qkv => (&[Hidden], &[Cos, Sin, Position], &[Query, Key, Value]),
         Group::Mha => (&[Query, Key, Value], &[Position], &[Attended]),
         Group::Ffn => (&[Attended, Hidden], &[], &[Hidden]),
+        Group::Head if head == Vector => (&[Hidden], &[], &[Vector]),
         Group::Head => (&[Hidden], &[], &[Logits]),
     };
     (
@@ -163,7 +164,8 @@ fn check_rows(
         | Role::Key
         | Role::Value
         | Role::Attended
-        | Role::Logits => &[Rows::Tokens, Rows::One],
+        | Role::Logits
+        | Role::Vector => &[Rows::Tokens, Rows::One],
     };
     if expected.contains(&rows) {
         return Ok(());

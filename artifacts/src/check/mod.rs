@@ -21,7 +21,7 @@ mod uses;
 use std::fmt::Display;
 
 use crate::error::{BundlePart, Error};
-use crate::manifest::{ElementType, MANIFEST_REVISION, Manifest, Provenance};
+use crate::manifest::{ElementType, MANIFEST_REVISION, Manifest, Provenance, Role};
 use crate::plain::is_plain;
 use heg_spec::GroupColumns;
 
@@ -34,6 +34,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
         model,
         text,
         embedding,
+        vectors,
         rope,
         weights,
         literals: _,
@@ -58,7 +59,11 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
     sections::check_weights(weights, &lengths)?;
     sections::check_rope(rope, model, &lengths)?;
     model::check_embedding(embedding, weights, model)?;
-    kernels::check_kernels(kernels, &widths)?;
+    let gives = match vectors {
+        Some(_) => Role::Vector,
+        None => Role::Logits,
+    };
+    kernels::check_kernels(kernels, &widths, gives)?;
     uses::check_layers(layers, manifest)?;
     uses::check_head(head, manifest)?;
     pieces::check_pieces(manifest, &lengths)?;

@@ -6,7 +6,7 @@
 
 use super::{check_equal, check_name, check_nonzero};
 use crate::error::Error;
-use crate::manifest::{ElementType, Embedding, Model, Role, Text, Weight};
+use crate::manifest::{ElementType, Embedding, Model, Role, Text, Weight, WeightId};
 
 /// Widths of activation rows, in elements.
 pub(super) struct Widths {
@@ -20,7 +20,7 @@ impl Widths {
     /// The width that a port of this role must have; `None` if the rotary table decides.
     pub(super) fn of(&self, role: Role) -> Option<u32> {
         match role {
-            Role::Hidden => Some(self.hidden),
+            Role::Hidden | Role::Vector => Some(self.hidden),
             Role::Query | Role::Attended => Some(self.query),
             Role::Key | Role::Value => Some(self.key),
             Role::Position => Some(1),
@@ -122,7 +122,12 @@ pub(super) fn check_embedding(
     weights: &[Weight],
     model: &Model,
 ) -> Result<(), Error> {
-    let Embedding { table, scale } = embedding;
+    let Embedding {
+        table,
+        scale,
+        positions,
+        token_types,
+    } = embedding;
     if !scale.is_finite() {
         return Err(Error::invalid(
             "embedding.scale",
@@ -130,15 +135,7 @@ pub(super) fn check_embedding(
             "a finite number",
         ));
     }
-    let index = usize::try_from(table.0).unwrap_or(usize::MAX);
-    let Some(weight) = weights.get(index) else {
-        let expected = format!("less than the number of weights: `{}`", weights.len());
-        return Err(Error::invalid(
-            "embedding.table",
-            format!("`{}`", table.0),
-            expected,
-        ));
-    };
+    let (index, weight) = weight_of("table", *table, weights)?;
     if weight.element == ElementType::I64 || weight.element.is_grouped() {
         return Err(Error::invalid(
             format!("weights[{index}].element"),
@@ -155,5 +152,54 @@ pub(super) fn check_embedding(
         found,
         expected,
         "as the embedding's table",
-    )
+    )?;
+    positions.map_or(Ok(()), |added| {
+        check_added("positions", added, weights, model)
+    })?;
+    token_types.map_or(Ok(()), |added| {
+        check_added("token_types", added, weights, model)
+    })
+}
+
+/// Checks a table whose rows are added to those of tokens: f32, and for positions with a row for each.
+fn check_added(field: &str, id: WeightId, weights: &[Weight], model: &Model) -> Result<(), Error> {
+    let (index, weight) = weight_of(field, id, weights)?;
+    let rows_min = match field {
+        "positions" => model.context_tokens,
+        _ => 1,
+    };
+    let [rows, width] = weight.shape.as_slice() else {
+        let found = format!("{:?}", weight.shape);
+        return Err(Error::invalid(
+            format!("weights[{index}].shape"),
+            found,
+            "two dimensions: rows that are added to embeddings",
+        ));
+    };
+    if weight.element == ElementType::F32 && *rows >= rows_min && *width == model.hidden {
+        return Ok(());
+    }
+    let found = format!("{:?} of {:?}", weight.shape, weight.element);
+    let expected = format!(
+        "at least {rows_min} rows of {} in F32, which are added to embeddings",
+        model.hidden
+    );
+    Err(Error::invalid(format!("weights[{index}]"), found, expected))
+}
+
+/// A weight of the embedding, with its index.
+fn weight_of<'a>(
+    field: &str,
+    id: WeightId,
+    weights: &'a [Weight],
+) -> Result<(usize, &'a Weight), Error> {
+    let index = usize::try_from(id.0).unwrap_or(usize::MAX);
+    weights
+        .get(index)
+        .map(|weight| (index, weight))
+        .ok_or_else(|| {
+            let expected = format!("less than the number of weights: `{}`", weights.len());
+            let field = format!("embedding.{field}");
+            Error::invalid(field, format!("`{}`", id.0), expected)
+        })
 }

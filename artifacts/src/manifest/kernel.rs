@@ -61,6 +61,8 @@ pub enum Role {
     Attended,
     /// Logits[b, V].
     Logits,
+    /// Vectors[b, D] of a text's tokens, from which its vector is pooled.
+    Vector,
 }
 
 /// Number of rows of a port.

@@ -140,11 +140,11 @@ impl Elements {
         }
     }
 
-    /// Element type at the port of a role: positions are i64, rotary factors and logits f32 in all variants.
+    /// Element type at the port of a role: positions are i64, rotary factors, logits and vectors f32 in all variants.
     pub fn at(self, role: Role) -> ElementType {
         match role {
             Role::Position => ElementType::I64,
-            Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
+            Role::Cos | Role::Sin | Role::Logits | Role::Vector => ElementType::F32,
             Role::Key | Role::Value => self.kv,
             Role::Hidden | Role::Query | Role::Attended => self.activations,
         }
@@ -162,6 +162,7 @@ impl Elements {
             | Role::Cos
             | Role::Sin
             | Role::Logits
+            | Role::Vector
             | Role::Position => element.bytes_of(width.into()),
         }
     }

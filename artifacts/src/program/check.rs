@@ -219,6 +219,7 @@ impl<'a> Checker<'a> {
                 self.check_rope(field, width, *heads, *rotated)?;
                 width
             }
+            Step::Activated { x, .. } => self.plain(&at("x"), *x)?.width,
             Step::Gated { gate, up, .. } => {
                 let width = self.plain(&at("gate"), *gate)?.width;
                 self.plain_of(&at("up"), *up, width)?;
@@ -315,6 +316,7 @@ impl<'a> Checker<'a> {
             scale,
             window,
             softcap,
+            sight,
         } = *attributes;
         let at = |name: &str| format!("{field}.{name}");
         self.require(head_dim > 0, &at("head_dim"), head_dim, "at least `1`")?;
@@ -334,6 +336,8 @@ impl<'a> Checker<'a> {
         }
         self.finite(&at("scale"), scale)?;
         self.require(window != Some(0), &at("window"), window, "at least `1`")?;
+        let fits = window.is_none() || sight.is_causal();
+        self.require(fits, &at("sight"), sight, "`Causal` with a window")?;
         softcap.map_or(Ok(()), |cap| self.positive(&at("softcap"), cap))?;
         Ok(heads.saturating_mul(head_dim))
     }
@@ -437,9 +441,13 @@ impl<'a> Checker<'a> {
 /// Whether buffers can be placed at a port: it has one row of activations for each token.
 fn has_token_rows(port: &Port) -> bool {
     let is_activation = match port.role {
-        Role::Hidden | Role::Query | Role::Key | Role::Value | Role::Attended | Role::Logits => {
-            true
-        }
+        Role::Hidden
+        | Role::Query
+        | Role::Key
+        | Role::Value
+        | Role::Attended
+        | Role::Logits
+        | Role::Vector => true,
         Role::Cos | Role::Sin | Role::Position => false,
     };
     is_activation && port.rows == Rows::Tokens

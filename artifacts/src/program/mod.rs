@@ -14,6 +14,7 @@ mod flow;
 mod phase;
 mod text;
 
+use heg_spec::Sight;
 use serde::{Deserialize, Serialize};
 
 pub use phase::StepPhase;
@@ -146,11 +147,20 @@ pub enum Step {
         /// Rotated rows.
         out: BufferId,
     },
-    /// Causal attention of the kernel's queries over its keys and values.
+    /// Attention of the kernel's queries over its keys and values.
     Attention {
         /// Its attributes.
         attributes: Attention,
         /// One row of all heads for each query row.
+        out: BufferId,
+    },
+    /// `activation(x)`.
+    Activated {
+        /// Rows to which the activation is applied.
+        x: BufferId,
+        /// The activation.
+        activation: Activation,
+        /// Activated rows.
         out: BufferId,
     },
     /// `activation(gate) · up`.
@@ -203,6 +213,7 @@ impl Step {
             | Self::LayerNorm { x, .. }
             | Self::Copy { x, .. }
             | Self::Rope { x, .. }
+            | Self::Activated { x, .. }
             | Self::Scale { x, .. }
             | Self::SoftCap { x, .. } => vec![*x],
             Self::Product { x, parts } => {
@@ -225,6 +236,7 @@ impl Step {
             | Self::Copy { out, .. }
             | Self::Rope { out, .. }
             | Self::Attention { out, .. }
+            | Self::Activated { out, .. }
             | Self::Gated { out, .. }
             | Self::Add { out, .. }
             | Self::Scale { out, .. }
@@ -237,7 +249,11 @@ impl Step {
     pub fn gives_operands(&self) -> bool {
         matches!(
             self,
-            Self::RmsNorm { .. } | Self::LayerNorm { .. } | Self::Copy { .. } | Self::Gated { .. }
+            Self::RmsNorm { .. }
+                | Self::LayerNorm { .. }
+                | Self::Copy { .. }
+                | Self::Activated { .. }
+                | Self::Gated { .. }
         )
     }
 
@@ -290,9 +306,12 @@ pub struct Attention {
     pub window: Option<u32>,
     /// Soft cap on the scores.
     pub softcap: Option<f32>,
+    /// The tokens that a token sees; all of them only without a window.
+    #[serde(default, skip_serializing_if = "Sight::is_causal")]
+    pub sight: Sight,
 }
 
-/// Activations of gated feed-forward blocks.
+/// Activations of feed-forward blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activation {
     /// `x · sigmoid(x)`.

@@ -6,6 +6,8 @@ use super::{
     Activation, Attention, Buffer, BufferId, BufferPlace, ParameterId, Part, Program, Residual,
     RowForm, Step,
 };
+use heg_spec::Sight;
+
 use crate::manifest::Kernel;
 
 impl Program {
@@ -157,17 +159,16 @@ impl ProgramText<'_> {
                 x, heads, rotated, ..
             } => format!("rope({}), {heads} heads, {rotated} rotated", self.name(*x)),
             Step::Attention { attributes, .. } => attention(attributes),
+            Step::Activated { x, activation, .. } => {
+                format!("{}({})", activation_name(*activation), self.name(*x))
+            }
             Step::Gated {
                 gate,
                 up,
                 activation,
                 ..
             } => {
-                let activation = match activation {
-                    Activation::Silu => "silu",
-                    Activation::Gelu => "gelu",
-                    Activation::GeluTanh => "gelu_tanh",
-                };
+                let activation = activation_name(*activation);
                 format!("{activation}({}) · {}", self.name(*gate), self.name(*up))
             }
             Step::Add { a, b, b_scale, .. } => {
@@ -230,12 +231,25 @@ fn attention(attributes: &Attention) -> String {
         scale,
         window,
         softcap,
+        sight,
     } = attributes;
     let window = window.map_or_else(String::new, |window| format!(", window {window}"));
     let softcap = softcap.map_or_else(String::new, |cap| format!(", soft cap {cap}"));
+    let sight = match sight {
+        Sight::Causal => "",
+        Sight::Whole => ", of the whole text",
+    };
     format!(
-        "attention(query, key, value), {heads}/{kv_heads} heads of {head_dim}, scale {scale}{window}{softcap}"
+        "attention(query, key, value), {heads}/{kv_heads} heads of {head_dim}, scale {scale}{window}{softcap}{sight}"
     )
+}
+
+fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu_tanh",
+    }
 }
 
 /// A factor before a term; empty for 1.

@@ -142,6 +142,8 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
     let embedding = Embedding {
         table: maker.weight("model.embed_tokens.weight", &table)?,
         scale: plan.embedding_scale,
+        positions: None,
+        token_types: None,
     };
     let mut layers = Vec::new();
     for layer in 0..plan.layers {
@@ -188,6 +190,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         },
         text,
         embedding,
+        vectors: None,
         rope: vec![rope],
         weights: maker.weights,
         literals,

@@ -46,6 +46,12 @@ fn binary(operator: Binary, left: Value, right: Value) -> Result<Value, EvalErro
     }
     let (a, b) = match (&left, &right) {
         (Value::Number(a), Value::Number(b)) => (*a, *b),
+        (Value::Text(a), Value::Text(b)) if operator == Binary::Add => {
+            return Ok(Value::Text(format!("{a}{b}")));
+        }
+        (Value::Text(a), Value::Number(b)) if operator == Binary::Add => {
+            return Ok(Value::Text(format!("{a}{b}")));
+        }
         (Value::None, _) | (_, Value::None) => return Ok(Value::None),
         (Value::Number(_), other) | (other, _) => {
             return Err(mismatch(operator.symbol(), "numbers", other));

@@ -131,11 +131,11 @@ fn unknown_names_are_refused_with_the_nearest() {
     let check = |error: SpecError, expected: &str| assert_eq!(error.to_string(), expected);
     check(
         shipped::architecture("lama").unwrap_err(),
-        "unknown architecture `lama`, expected one of `gemma2`, `gemma3`, `granite`, `llama`, `mistral`, \
+        "unknown architecture `lama`, expected one of `bert`, `gemma2`, `gemma3`, `granite`, `llama`, `mistral`, \
          `olmo2`, `phi3`, `qwen2`, `qwen3`, `smollm3`; did you mean `llama`?",
     );
     let unknown = shipped::architecture_of("Qwen_3").unwrap_err().to_string();
-    assert!(unknown.starts_with("unknown model type `Qwen_3`, expected one of `gemma2`, "));
+    assert!(unknown.starts_with("unknown model type `Qwen_3`, expected one of `bert`, "));
     assert!(unknown.ends_with("; did you mean `qwen3`?"), "{unknown}");
     check(
         shipped::fusion("agent_xpu").unwrap_err(),

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use heg_artifacts::manifest::Rows;
-use heg_spec::Architecture;
-use heg_spec::architecture::{LAYER_INPUT, Op as SpecOp, Operator};
+use heg_spec::architecture::{HeadRows, LAYER_INPUT, Op as SpecOp, Operator};
 use heg_spec::expr::Expr;
 use heg_spec::fusion::GraphAnchor;
+use heg_spec::{Architecture, Sight, WeightName};
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use super::OpGraph;
@@ -26,14 +26,18 @@ pub(crate) fn build_layer(
     Builder::new(architecture, scope, dims, layer).build(&architecture.layer, dims.hidden)
 }
 
-/// The graph from the last layer's output to the logits.
+/// The graph from the last layer's output to the rows that the head gives.
 pub(crate) fn build_head(
     architecture: &Architecture,
     config: &ConfigJson,
     dims: &Dims,
 ) -> Result<OpGraph, CompileError> {
     let scope = SpecScope::new(architecture, config, None);
-    Builder::new(architecture, scope, dims, dims.layers).build(&architecture.head, dims.vocab)
+    let width = match architecture.gives {
+        HeadRows::Logits => dims.vocab,
+        HeadRows::Vectors => dims.hidden,
+    };
+    Builder::new(architecture, scope, dims, dims.layers).build(&architecture.head, width)
 }
 
 struct Builder<'a> {
@@ -108,7 +112,7 @@ impl<'a> Builder<'a> {
                     return Err(self.width_error(name, nearest, width));
                 }
                 let op = Op::RmsNorm {
-                    weight: self.vector(name, "weight", weight, width / groups),
+                    weight: self.vector(name, "weight", weight, width / groups)?,
                     eps: self.scope.positive(eps)? as f32,
                     offset: offset.as_ref().map_or(Ok(0.0), |o| self.scope.number(o))?,
                     groups,
@@ -119,8 +123,11 @@ impl<'a> Builder<'a> {
                 weight, bias, eps, ..
             } => {
                 let op = Op::LayerNorm {
-                    weight: self.vector(name, "weight", weight, width),
-                    bias: bias.as_ref().map(|b| self.vector(name, "bias", b, width)),
+                    weight: self.vector(name, "weight", weight, width)?,
+                    bias: bias
+                        .as_ref()
+                        .map(|b| self.vector(name, "bias", b, width))
+                        .transpose()?,
                     eps: self.scope.positive(eps)? as f32,
                 };
                 (op, width)
@@ -137,13 +144,9 @@ impl<'a> Builder<'a> {
                 }
                 (self.rope(name, heads, table, width)?, width)
             }
-            SpecOp::Attention {
-                scale,
-                window,
-                softcap,
-                ..
-            } => {
-                return self.attention(name, &inputs, scale, window.as_ref(), softcap.as_ref());
+            SpecOp::Attention { .. } => return self.attention(name, &inputs, op),
+            SpecOp::Activated { activation, .. } => {
+                (Op::Activated(self.activation(activation)?), width)
             }
             SpecOp::Gated { activation, .. } => {
                 self.same_width(name, &inputs)?;
@@ -214,14 +217,14 @@ impl<'a> Builder<'a> {
         let first_row = first_row.as_ref().map(|r| self.scope.row(r)).transpose()?;
         let bias = match bias {
             Some(bias) if self.scope.truth(bias_when.as_ref(), true)? => {
-                Some(self.vector(name, "bias", bias, out))
+                Some(self.vector(name, "bias", bias, out)?)
             }
             _ => None,
         };
         let weight = Param {
             slot: format!("{name}.weight"),
             source: WeightSource {
-                name: self.weight_name(pattern),
+                name: self.scope.weight_name(pattern)?,
                 first_row,
             },
             kind: match self.layer == self.dims.layers {
@@ -270,10 +273,18 @@ impl<'a> Builder<'a> {
         &mut self,
         name: &str,
         inputs: &[NodeIndex],
-        scale: &Expr,
-        window: Option<&Expr>,
-        softcap: Option<&Expr>,
+        op: &SpecOp,
     ) -> Result<NodeIndex, CompileError> {
+        let SpecOp::Attention {
+            scale,
+            window,
+            softcap,
+            sight,
+            ..
+        } = op
+        else {
+            return Ok(inputs[0]);
+        };
         let Dims {
             heads,
             kv_heads,
@@ -292,11 +303,18 @@ impl<'a> Builder<'a> {
             kv_heads,
             head_dim,
             scale: self.scope.number(scale)?,
-            window: window.map_or(Ok(None), |w| self.scope.count_or_none(w))?,
+            window: window
+                .as_ref()
+                .map_or(Ok(None), |w| self.scope.count_or_none(w))?,
             softcap: softcap
+                .as_ref()
                 .map_or(Ok(None), |s| self.scope.positive_or_none(s))?
                 .map(|cap| cap as f32),
+            sight: *sight,
         };
+        if *sight == Sight::Whole {
+            self.check_whole(name, attention.window)?;
+        }
         let node = self.push(name, Op::Attention(attention), heads * head_dim, inputs);
         for (anchor, input) in [GraphAnchor::Query, GraphAnchor::Key, GraphAnchor::Value]
             .iter()
@@ -306,6 +324,20 @@ impl<'a> Builder<'a> {
         }
         self.anchors.insert(GraphAnchor::Attended, node);
         Ok(node)
+    }
+
+    /// Checks that a text may be seen as a whole: there is no window, and the model gives no tokens one after the other.
+    fn check_whole(&self, name: &str, window: Option<u32>) -> Result<(), CompileError> {
+        let expected = match (window, self.architecture.gives) {
+            (Some(_), _) => "no window, as all tokens see the whole text",
+            (None, HeadRows::Logits) => "`gives: Vectors`, as all tokens see the whole text",
+            (None, HeadRows::Vectors) => return Ok(()),
+        };
+        Err(CompileError::Sight {
+            architecture: self.architecture.name.clone(),
+            operator: name.to_owned(),
+            expected,
+        })
     }
 
     fn activation(&self, expr: &Expr) -> Result<Activation, CompileError> {
@@ -323,20 +355,22 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn vector(&self, op: &str, part: &str, pattern: &str, width: u32) -> Param {
-        Param {
+    fn vector(
+        &self,
+        op: &str,
+        part: &str,
+        pattern: &WeightName,
+        width: u32,
+    ) -> Result<Param, CompileError> {
+        Ok(Param {
             slot: format!("{op}.{part}"),
             source: WeightSource {
-                name: self.weight_name(pattern),
+                name: self.scope.weight_name(pattern)?,
                 first_row: None,
             },
             kind: ParamKind::Vector,
             shape: vec![width],
-        }
-    }
-
-    fn weight_name(&self, pattern: &str) -> String {
-        pattern.replace("{layer}", &self.layer.to_string())
+        })
     }
 
     fn same_width(&self, name: &str, inputs: &[NodeIndex]) -> Result<(), CompileError> {

@@ -2,9 +2,8 @@
 
 use std::cell::RefCell;
 
-use heg_spec::Architecture;
 use heg_spec::expr::{EvalError, Expr, Scope, Value};
-use heg_spec::nearest;
+use heg_spec::{Architecture, NamePart, WeightName, nearest};
 
 use crate::error::CompileError;
 use crate::ingest::ConfigJson;
@@ -115,6 +114,19 @@ impl<'a> SpecScope<'a> {
             Value::Number(number) => Ok(number != 0.0),
             other => Err(self.unexpected(expr, "a truth value", &other)),
         }
+    }
+
+    /// The name of a weight.
+    pub(crate) fn weight_name(&self, name: &WeightName) -> Result<String, CompileError> {
+        let parts = name.parts().iter().map(|part| match part {
+            NamePart::Text(text) => Ok(text.clone()),
+            NamePart::Expr(expr) => match self.value(expr)? {
+                Value::Text(text) => Ok(text),
+                Value::Number(number) if number.fract() == 0.0 => Ok(number.to_string()),
+                other => Err(self.unexpected(expr, "text or a whole number", &other)),
+            },
+        });
+        parts.collect()
     }
 
     fn unexpected(&self, expr: &Expr, expected: &'static str, found: &Value) -> CompileError {

@@ -60,8 +60,11 @@ fn write_attributes(f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
             if let Some(cap) = a.softcap {
                 write!(f, ", softcap {cap}")?;
             }
+            if !a.sight.is_causal() {
+                write!(f, ", sight {:?}", a.sight)?;
+            }
         }
-        Op::Gated(activation) => write!(f, "; {activation:?}")?,
+        Op::Activated(activation) | Op::Gated(activation) => write!(f, "; {activation:?}")?,
         Op::Add { b_scale } => {
             if *b_scale != 1.0 {
                 write!(f, "; b × {b_scale}")?;

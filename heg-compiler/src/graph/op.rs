@@ -59,8 +59,10 @@ pub enum Op {
         /// Name of the rotary table.
         table: String,
     },
-    /// Causal attention.
+    /// Attention.
     Attention(Attention),
+    /// `activation(x)`.
+    Activated(Activation),
     /// `activation(gate) · up`.
     Gated(Activation),
     /// `a + b_scale · b`.
@@ -101,7 +103,7 @@ pub enum ParamKind {
     /// A matrix with a row for each token of the vocabulary, that of the embedding or the head: stored as matrices are,
     /// but int8 rows are centred.
     Table,
-    /// A norm's weight or a bias: always f32.
+    /// A norm's weight, a bias, or rows that are added to embeddings: always f32.
     Vector,
 }
 
@@ -125,6 +127,7 @@ impl Op {
             Self::Input
             | Self::Rope { .. }
             | Self::Attention(_)
+            | Self::Activated(_)
             | Self::Gated(_)
             | Self::Add { .. }
             | Self::Scale { .. }
@@ -141,6 +144,7 @@ impl Op {
             Self::Linear { .. } => "linear",
             Self::Rope { .. } => "rope",
             Self::Attention(_) => "attention",
+            Self::Activated(_) => "activated",
             Self::Gated(_) => "gated",
             Self::Add { .. } => "add",
             Self::Scale { .. } => "scale",

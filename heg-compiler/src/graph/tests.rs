@@ -29,7 +29,7 @@ macro_rules! pinned {
 }
 
 pinned!(
-    gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
+    bert, gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
 );
 
 /// Configs of transformers 5 express the same under other keys.

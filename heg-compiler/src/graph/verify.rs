@@ -37,6 +37,7 @@ pub(crate) fn arity(op: &Op) -> usize {
         | Op::LayerNorm { .. }
         | Op::Linear { .. }
         | Op::Rope { .. }
+        | Op::Activated(_)
         | Op::Scale { .. }
         | Op::SoftCap { .. } => 1,
         Op::Gated(_) | Op::Add { .. } => 2,
@@ -87,6 +88,8 @@ pub(crate) fn check_shapes(
             let (query, cached) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
             let divides = a.kv_heads > 0 && a.heads.is_multiple_of(a.kv_heads);
             checks.holds(divides, "kv_heads that divide heads", (a.heads, a.kv_heads))?;
+            let fits = a.sight.is_causal() || a.window.is_none();
+            checks.holds(fits, "sight of the whole text without a window", a.window)?;
             checks.equal("operands of", &[query, cached, cached][..], widths)?;
             checks.equal("width", query, width)
         }
@@ -94,7 +97,7 @@ pub(crate) fn check_shapes(
             checks.equal("operands of", &[first, first][..], widths)?;
             keeps_width()
         }
-        Op::Scale { .. } | Op::SoftCap { .. } => keeps_width(),
+        Op::Activated(_) | Op::Scale { .. } | Op::SoftCap { .. } => keeps_width(),
     }
 }
 

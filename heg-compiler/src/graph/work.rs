@@ -36,6 +36,7 @@ pub(crate) fn op_work(node: &OpNode, in_width: u32) -> Vec<Term> {
                 context: 1,
             }]
         }
+        Op::Activated(_) => per_token(2 * width),
         Op::Gated(_) => per_token(3 * width),
         Op::Add { b_scale } => per_token(if *b_scale == 1.0 { width } else { 2 * width }),
         Op::Scale { .. } => per_token(width),

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use heg_artifacts::manifest::{Port, Role, Rows, Term, Work};
 use heg_spec::Group;
+use heg_spec::architecture::HeadRows;
 use heg_spec::fusion::GraphAnchor;
 
 use crate::error::CompileError;
@@ -69,7 +70,11 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    pub(super) fn new(graph: &OpGraph, fused: &FusedOps) -> Result<Self, CompileError> {
+    pub(super) fn new(
+        graph: &OpGraph,
+        fused: &FusedOps,
+        gives: HeadRows,
+    ) -> Result<Self, CompileError> {
         let group = fused.group;
         let mut inputs: Vec<Port> = fused
             .inputs
@@ -130,7 +135,7 @@ impl Instance {
             .iter()
             .map(|id| place(*id))
             .collect::<Result<_, _>>()?;
-        let outputs = output_roles(group)
+        let outputs = output_roles(group, gives)
             .iter()
             .zip(&fused.outputs)
             .map(|(role, id)| Port {
@@ -211,6 +216,7 @@ impl KernelBody {
             | Op::RmsNorm { .. }
             | Op::LayerNorm { .. }
             | Op::Rope { .. }
+            | Op::Activated(_)
             | Op::Gated(_)
             | Op::Add { .. }
             | Op::Scale { .. }
@@ -252,6 +258,7 @@ fn anonymous(op: &Op) -> Op {
         Op::Rope { table, .. } => table.clear(),
         Op::Input
         | Op::Attention(_)
+        | Op::Activated(_)
         | Op::Gated(_)
         | Op::Add { .. }
         | Op::Scale { .. }
@@ -272,6 +279,7 @@ fn add_ports(inputs: &mut Vec<Port>, op: &Op) {
         | Op::RmsNorm { .. }
         | Op::LayerNorm { .. }
         | Op::Linear { .. }
+        | Op::Activated(_)
         | Op::Gated(_)
         | Op::Add { .. }
         | Op::Scale { .. }
@@ -311,11 +319,14 @@ fn input_role(graph: &OpGraph, id: OpId) -> Role {
         .map_or(Role::Hidden, |(_, role)| role)
 }
 
-fn output_roles(group: Group) -> &'static [Role] {
+fn output_roles(group: Group, gives: HeadRows) -> &'static [Role] {
     match group {
         Group::Qkv => &[Role::Query, Role::Key, Role::Value],
         Group::Mha => &[Role::Attended],
         Group::Ffn => &[Role::Hidden],
-        Group::Head => &[Role::Logits],
+        Group::Head => match gives {
+            HeadRows::Logits => &[Role::Logits],
+            HeadRows::Vectors => &[Role::Vector],
+        },
     }
 }

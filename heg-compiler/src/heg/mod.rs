@@ -15,6 +15,7 @@ use std::fmt;
 
 use heg_artifacts::manifest::{Crossing, Role};
 use heg_spec::Group;
+use heg_spec::architecture::HeadRows;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use body::Instance;
@@ -60,20 +61,20 @@ pub struct Flow {
 }
 
 impl Heg {
-    /// Builds the HEG from the fused graphs of all layers and of the head.
+    /// Builds the HEG from the fused graphs of all layers and of the head, and the rows that the head gives.
     pub fn build(
         layers: &[(OpGraph, Vec<FusedOps>)],
-        head: (&OpGraph, &[FusedOps]),
+        head: (&OpGraph, &[FusedOps], HeadRows),
     ) -> Result<Self, CompileError> {
         let mut kernels = Vec::new();
         let mut uses = Vec::with_capacity(layers.len());
         for (graph, fused) in layers {
-            let mut instances = instances(graph, fused)?;
+            let mut instances = instances(graph, fused, head.2)?;
             let mut of =
                 |group| Ok::<_, CompileError>(intern(&mut kernels, take(&mut instances, group)?));
             uses.push([of(Group::Qkv)?, of(Group::Mha)?, of(Group::Ffn)?]);
         }
-        let mut head = instances(head.0, head.1)?;
+        let mut head = instances(head.0, head.1, head.2)?;
         let head = intern(&mut kernels, take(&mut head, Group::Head)?);
         let places = connect(&kernels, &uses, &head);
         Ok(Self {
@@ -85,8 +86,13 @@ impl Heg {
     }
 }
 
-fn instances(graph: &OpGraph, fused: &[FusedOps]) -> Result<Vec<Instance>, CompileError> {
-    fused.iter().map(|ops| Instance::new(graph, ops)).collect()
+fn instances(
+    graph: &OpGraph,
+    fused: &[FusedOps],
+    gives: HeadRows,
+) -> Result<Vec<Instance>, CompileError> {
+    let instance = |ops| Instance::new(graph, ops, gives);
+    fused.iter().map(instance).collect()
 }
 
 /// Removes and returns the instance of a group.

@@ -80,6 +80,7 @@ const KINDS: &[(Kind, &[&str])] = &[
             "rope_scaling.original_max_position_embeddings",
             "sliding_window",
             "sliding_window_pattern",
+            "type_vocab_size",
             "vocab_size",
         ],
     ),

@@ -13,6 +13,7 @@ mod error;
 mod gguf;
 mod header;
 mod packing;
+mod pooling;
 mod safetensors;
 mod source;
 mod tensor;
@@ -32,6 +33,7 @@ pub use self::gguf::{
 };
 pub use self::header::{HEADER_BYTES_MAX, TensorEntry, check_header};
 pub use self::packing::Packing;
+pub use self::pooling::PooledVectors;
 pub use self::safetensors::Checkpoint;
 pub use self::source::ModelSource;
 pub use self::tensor::{SourceDtype, SourceTensor};

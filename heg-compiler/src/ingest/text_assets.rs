@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::bounded;
 use super::config_json::{CONFIG_BYTES_MAX, ConfigJson, whole, wrong_value};
 use super::error::IngestError;
+use super::pooling::PooledVectors;
 
 /// Text assets of a model folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct TextAssets {
     /// Ids that end a generation, from `generation_config.json`, or else from `config.json`. Without duplicates, in the
     /// order of the file.
     pub eos_ids: Vec<u32>,
+    /// The way in which vectors are pooled, if the folder says so.
+    pub pooled: Option<PooledVectors>,
     /// Hashes of the files that were read, by name: each file is read once.
     pub source_hashes: BTreeMap<&'static str, blake3::Hash>,
 }
@@ -56,6 +59,12 @@ impl TextAssets {
         }
         if assets.eos_ids.is_empty() {
             assets.eos_ids = eos_ids(config.path(), config.value(EOS_KEY))?;
+        }
+        if let Some((pooled, files)) = PooledVectors::read(dir)? {
+            assets.pooled = Some(pooled);
+            let hashes = files.into_iter();
+            let hashes = hashes.map(|(name, content)| (name, blake3::hash(&content)));
+            assets.source_hashes.extend(hashes);
         }
         Ok(assets)
     }

@@ -3,6 +3,8 @@
 //! Both forms have the same ports and give the same rows. Rows of the cache past the last visible token keep their old
 //! content; they are masked, so any finite values will do.
 
+use heg_spec::Sight;
+
 use super::ops::soft_cap;
 use super::xml::{Dim, Element, Ir, LiteralShape, Wire};
 use crate::graph::Attention;
@@ -16,9 +18,10 @@ pub(super) struct TokenOrder<'w> {
     pub(super) tree: Option<&'w Wire>,
 }
 
-/// Causal attention of c new tokens over n rows of the KV cache.
+/// Attention of c new tokens over n rows of the KV cache.
 ///
-/// Token i sees rows up to `position + i`, or those before `position` and what the tree says. Only fixed sizes have trees.
+/// Token i sees rows up to `position + i`, or those before `position` and what the tree says, or all rows of the c tokens.
+/// Only fixed sizes have trees, and only dynamic ones texts that are seen as a whole.
 pub(super) fn attention(
     ir: &mut Ir<'_>,
     operands: &[Wire],
@@ -128,6 +131,9 @@ fn mask_of_any_size(
 ) -> Wire {
     let tokens = ir.row_count(query);
     let context = ir.row_count(key);
+    if a.sight == Sight::Whole {
+        return mask_of_whole(ir, [&tokens, &context, position], query, key.shape[0]);
+    }
     let rows = ir.range(&tokens, query.shape[0]);
     let rows = ir.add(&rows, position);
     let rows = ir.unsqueeze(&rows, 1);
@@ -141,6 +147,21 @@ fn mask_of_any_size(
         .window
         .map(|window| ir.integers(&[i64::from(window)], LiteralShape::Scalar));
     causal_mask(ir, &rows, &columns, width.as_ref(), query)
+}
+
+/// The mask of tokens that see all rows of their text, shape [1, n]: it hides rows behind the text.
+fn mask_of_whole(
+    ir: &mut Ir<'_>,
+    [tokens, context, position]: [&Wire; 3],
+    like: &Wire,
+    rows: Dim,
+) -> Wire {
+    let end = ir.add(tokens, position);
+    let columns = ir.range(context, rows);
+    let columns = ir.unsqueeze(&columns, 0);
+    let visible = ir.compare("Less", &columns, &end);
+    let (zero, hidden) = (ir.float_like(0.0, like), ir.float_like(HIDDEN, like));
+    ir.select(&visible, &zero, &hidden)
 }
 
 /// The mask for fixed sizes, shape [c, n].

@@ -219,6 +219,7 @@ fn build(
             };
             attention::attention(ir, operands, order, attributes)
         }
+        Op::Activated(activation) => ops::activated(ir, &operands[0], *activation),
         Op::Gated(activation) => ops::gated(ir, &operands[0], &operands[1], *activation),
         Op::Add { b_scale } => {
             let scaled = ir.times(&operands[1], *b_scale);
@@ -258,5 +259,6 @@ fn role_name(role: Role) -> &'static str {
         Role::Position => "position",
         Role::Attended => "attended",
         Role::Logits => "logits",
+        Role::Vector => "vector",
     }
 }

@@ -256,12 +256,17 @@ fn rope_of_chunk(ir: &mut Ir<'_>, x: &Wire, tables: [&Wire; 2], heads: u32, rota
 
 /// `activation(gate) · up`.
 pub(super) fn gated(ir: &mut Ir<'_>, gate: &Wire, up: &Wire, activation: Activation) -> Wire {
-    let activated = match activation {
-        Activation::Silu => ir.unary("Swish", "opset4", "", gate),
-        Activation::Gelu => ir.unary("Gelu", "opset7", "approximation_mode=\"ERF\"", gate),
-        Activation::GeluTanh => ir.unary("Gelu", "opset7", "approximation_mode=\"TANH\"", gate),
-    };
+    let activated = activated(ir, gate, activation);
     ir.multiply(&activated, up)
+}
+
+/// `activation(x)`.
+pub(super) fn activated(ir: &mut Ir<'_>, x: &Wire, activation: Activation) -> Wire {
+    match activation {
+        Activation::Silu => ir.unary("Swish", "opset4", "", x),
+        Activation::Gelu => ir.unary("Gelu", "opset7", "approximation_mode=\"ERF\"", x),
+        Activation::GeluTanh => ir.unary("Gelu", "opset7", "approximation_mode=\"TANH\"", x),
+    }
 }
 
 /// `cap · tanh(x / cap)`.

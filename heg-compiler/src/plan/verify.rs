@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heg_spec::DeviceClass;
+use heg_spec::{DeviceClass, Sight};
 
 use super::Plan;
 use crate::variants::variants;
@@ -29,7 +29,10 @@ pub(super) fn verify(plan: &Plan) -> Result<(), BrokenInvariant> {
         let twice: Vec<_> = kinds.filter(|kind| !seen.insert(*kind)).collect();
         checks.holds(twice.is_empty(), "variants that differ", twice)?;
         let devices: BTreeSet<DeviceClass> = variants.iter().map(|v| v.device).collect();
-        let everywhere = [DeviceClass::Cpu, DeviceClass::Igpu];
+        let everywhere: &[DeviceClass] = match plan.sight() {
+            Sight::Causal => &[DeviceClass::Cpu, DeviceClass::Igpu],
+            Sight::Whole => &[DeviceClass::Cpu],
+        };
         let complete = everywhere.iter().all(|device| devices.contains(device));
         checks.holds(complete, "a variant for CPU and iGPU", devices)
     })
@@ -41,7 +44,7 @@ fn check_weights(plan: &Plan) -> Result<(), BrokenInvariant> {
     let stored = plan.weights();
     let first = stored.first().map(|weight| &weight.source);
     let checks = Checks::new(PASS, "weights");
-    checks.equal("first", Some(&plan.embedding().source), first)?;
+    checks.equal("first", Some(&plan.embedding.tokens.source), first)?;
     let by_source: BTreeMap<_, _> = stored.iter().map(|w| (&w.source, w)).collect();
     checks.equal("distinct sources:", stored.len(), by_source.len())?;
     let uses = plan.heg.layers.iter().flatten().chain([&plan.heg.head]);
@@ -86,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_weight_in_two_shapes_is_found() {
-        assert_snapshot!(refusal(|plan| plan.heg.head.weights[0].source = plan.embedding().source), @"after pass `plan`: weight `model.embed_tokens.weight`: expected stored as Some((Vector, [64])), found Some((Table, [256, 64]))");
+        assert_snapshot!(refusal(|plan| plan.heg.head.weights[0].source = plan.embedding.tokens.source.clone()), @"after pass `plan`: weight `model.embed_tokens.weight`: expected stored as Some((Vector, [64])), found Some((Table, [256, 64]))");
         assert_snapshot!(refusal(|plan| {
             let source = plan.heg.layers[0][0].weights[1].source.clone();
             plan.heg.layers[1][2].weights[1].source = source;

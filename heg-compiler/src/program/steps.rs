@@ -114,6 +114,24 @@ impl<'a> Builder<'a> {
                 rotated: *rotated,
                 out: self.declare(index),
             },
+            Op::Activated(_)
+            | Op::Gated(_)
+            | Op::Add { .. }
+            | Op::Scale { .. }
+            | Op::SoftCap { .. } => return self.elementwise(index),
+        })
+    }
+
+    /// The step of an operator on the elements of its operands.
+    fn elementwise(&mut self, index: usize) -> Result<Step, CompileError> {
+        let op = &self.body.ops[index];
+        let x = |builder: &mut Self| builder.plain_of(op.operands[0]);
+        Ok(match &op.op {
+            Op::Activated(activation) => Step::Activated {
+                x: x(self),
+                activation: *activation,
+                out: self.declare(index),
+            },
             Op::Gated(activation) => Step::Gated {
                 gate: x(self),
                 up: self.plain_of(op.operands[1]),
@@ -136,6 +154,7 @@ impl<'a> Builder<'a> {
                 cap: *cap,
                 out: self.declare(index),
             },
+            _ => return Err(refused(op, "it is no operator on elements")),
         })
     }
 

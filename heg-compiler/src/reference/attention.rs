@@ -1,6 +1,8 @@
-//! Causal attention, query by query, in f64.
+//! Attention, query by query, in f64.
 
 use std::ops::Range;
+
+use heg_spec::Sight;
 
 use super::evaluate::Tensor;
 use crate::graph::Attention;
@@ -12,15 +14,19 @@ pub(super) struct Cache<'t> {
     pub(super) position: usize,
 }
 
-/// Causal attention. Token i sees the rows up to `position + i`, and of these only the last `window`.
+/// Attention. Token i sees the rows up to `position + i`, and of these only the last `window`; or those of all tokens.
 pub(super) fn attention(queries: &Tensor, cache: &Cache<'_>, a: &Attention) -> Tensor {
     let head_dim = a.head_dim as usize;
     let group = (a.heads / a.kv_heads) as usize;
+    let last = cache.position + queries.rows().len().saturating_sub(1);
     let mut attended = Vec::with_capacity(queries.values.len());
     for (token, row) in queries.rows().enumerate() {
         for (head, query) in row.chunks(head_dim.max(1)).enumerate() {
             let first = head / group * head_dim;
-            let at = cache.position + token;
+            let at = match a.sight {
+                Sight::Causal => cache.position + token,
+                Sight::Whole => last,
+            };
             attend(query, cache, a, at, first, &mut attended);
         }
     }
@@ -30,7 +36,7 @@ pub(super) fn attention(queries: &Tensor, cache: &Cache<'_>, a: &Attention) -> T
     }
 }
 
-/// Attention of one query of one head at row `at` of the cache, where the head's part of a row starts at `first`.
+/// Attention of one query of one head up to row `at` of the cache, where the head's part of a row starts at `first`.
 fn attend(
     query: &[f32],
     cache: &Cache<'_>,

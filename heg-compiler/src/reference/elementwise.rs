@@ -65,21 +65,21 @@ pub(super) fn rope(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: usize, rotated
 
 /// `activation(gate) · up`.
 pub(super) fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
-    zip(gate, up, |gate, up| {
-        let activated = match activation {
-            Activation::Silu => gate / (1.0 + libm::exp(-gate)),
-            Activation::Gelu => {
-                gate * (1.0 + libm::erf(gate * std::f64::consts::FRAC_1_SQRT_2)) / 2.0
-            }
-            Activation::GeluTanh => {
-                // √(2/π)
-                let root = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-                let inner = root * (gate + 0.044715 * gate * gate * gate);
-                gate * (1.0 + libm::tanh(inner)) / 2.0
-            }
-        };
-        activated * up
-    })
+    zip(gate, up, |gate, up| activated(activation, gate) * up)
+}
+
+/// `activation(x)`.
+pub(super) fn activated(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + libm::exp(-x)),
+        Activation::Gelu => x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)) / 2.0,
+        Activation::GeluTanh => {
+            // √(2/π)
+            let root = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+            let inner = root * (x + 0.044715 * x * x * x);
+            x * (1.0 + libm::tanh(inner)) / 2.0
+        }
+    }
 }
 
 /// `a + b_scale · b`.

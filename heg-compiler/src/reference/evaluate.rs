@@ -4,7 +4,7 @@ use heg_artifacts::Error;
 use heg_artifacts::manifest::Role;
 
 use super::attention::{Cache, attention};
-use super::elementwise::{add, gated, layer_norm, map, rms_norm, rope};
+use super::elementwise::{activated, add, gated, layer_norm, map, rms_norm, rope};
 use super::linear::linear;
 use super::weight::Weight;
 use crate::graph::Op;
@@ -94,6 +94,7 @@ fn apply<'t>(
             };
             attention(x, &cache, a)
         }
+        Op::Activated(activation) => map(x, |x| activated(*activation, x)),
         Op::Gated(activation) => gated(x, operands[1], *activation),
         Op::Add { b_scale } => add(x, operands[1], *b_scale),
         Op::Scale { factor } => map(x, |x| f64::from(*factor) * x),

@@ -11,7 +11,7 @@ use heg_spec::{Group, WeightForm};
 use proptest::prelude::*;
 
 use super::attention::{Cache, attention};
-use super::elementwise::{add, gated, layer_norm, map, rms_norm, rope};
+use super::elementwise::{activated, add, gated, layer_norm, map, rms_norm, rope};
 use super::linear::linear;
 use super::{Tensor, Weight, evaluate};
 use crate::assemble::kernel_of;
@@ -80,6 +80,7 @@ impl Call<'_> {
                 rope(&read(x), cos, sin, *heads as usize, *rotated as usize)
             }
             Step::Attention { attributes, .. } => self.attention(attributes),
+            Step::Activated { x, activation, .. } => map(&read(x), |x| activated(*activation, x)),
             Step::Gated {
                 gate,
                 up,

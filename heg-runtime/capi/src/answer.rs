@@ -175,7 +175,7 @@ impl Hearing {
     /// Takes an update; returns the text that it lets the reader see.
     fn take(&mut self, update: Update) -> Result<String, InterfaceError> {
         match update {
-            Update::Accepted { .. } | Update::Prompt(_) => Ok(String::new()),
+            Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => Ok(String::new()),
             // Tokens behind a stop text are under way until the engine hears of it.
             Update::Token { .. } if self.stop == Stop::Met => Ok(String::new()),
             Update::Token { id, .. } => {

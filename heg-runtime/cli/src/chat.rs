@@ -181,7 +181,7 @@ impl Chat {
         let mut answer = String::new();
         for update in generation {
             match update {
-                Update::Accepted { .. } | Update::Prompt(_) => {}
+                Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}
                 Update::Token { id: token, .. } => {
                     if !std::mem::replace(&mut self.descents_said, true) {
                         print_descents(&self.engine.descents());

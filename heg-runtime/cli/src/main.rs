@@ -8,6 +8,7 @@ mod bench;
 mod bench_serve;
 mod chat;
 mod doctor;
+mod embed;
 mod explain;
 mod failure;
 mod form;
@@ -65,6 +66,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Score a text: its likelihood, and how far the model is from another one
     Score(score::Arguments),
+    /// Print the vectors of texts, with a model that gives them
+    Embed(embed::Arguments),
     /// Say why a request of a run was slow, from the run's trace
     Explain(explain::Arguments),
     /// Replay a trace against a server, and measure how long its answers take
@@ -97,7 +100,7 @@ impl Command {
         match self {
             Self::Chat(_) | Self::Bench(_) | Self::Profile(_) => true,
             Self::Serve(_) => true,
-            Self::BenchServe(_) | Self::Score(_) => false,
+            Self::BenchServe(_) | Self::Score(_) | Self::Embed(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
             Self::Bake(_) | Self::State(_) | Self::Explain(_) => false,
             Self::TextWorker | Self::GpuExaminer { .. } | Self::Pages { .. } => false,
@@ -150,6 +153,7 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Embed(arguments) => embed::run(arguments),
         Command::Score(arguments) => score::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::BenchServe(arguments) => bench_serve::run(arguments),

@@ -268,7 +268,7 @@ fn generate(
     engine.wait_ready()?;
     for update in generation {
         match update {
-            Update::Accepted { .. } | Update::Prompt(_) => {}
+            Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}
             Update::Token { id: token, .. } => {
                 timing.note_token(submitted);
                 if timing.generated == 1 {

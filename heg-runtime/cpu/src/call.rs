@@ -164,7 +164,17 @@ impl CpuCall<'_> {
         let tokens = self.contexts.iter().map(|context| context.tokens).sum();
         expect("tokens of the contexts", 0, self.rows, tokens)?;
         for (index, context) in self.contexts.iter().enumerate() {
+            let is_whole = kernel
+                .attention()
+                .is_some_and(|(attention, _)| !attention.sight.is_causal());
             if let Some(follows) = context.follows {
+                let expected = if is_whole { 0 } else { follows.len() };
+                expect(
+                    "parents in a text that is seen as a whole",
+                    index,
+                    expected,
+                    follows.len(),
+                )?;
                 check_tree(index, context.tokens, follows)?;
             }
             let visible = context.position.saturating_add(context.tokens);

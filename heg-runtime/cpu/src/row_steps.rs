@@ -11,7 +11,9 @@ use crate::execution::{Execution, plain_stride};
 use crate::kernel::{Layout, PortForm};
 use crate::lanes::{self, Kernel as RowKernel};
 use crate::product::{Rounded, round_row};
-use crate::rows::{Add, Gated, LayerNorm, RmsNorm, Rope, RoundHeads, RoundToBf16, Scale, SoftCap};
+use crate::rows::{
+    Activated, Add, Gated, LayerNorm, RmsNorm, Rope, RoundHeads, RoundToBf16, Scale, SoftCap,
+};
 
 /// Destination of a step's output.
 enum Target {
@@ -99,6 +101,15 @@ impl Execution<'_> {
                     head_dim: width(*x) / (*heads as usize).max(1),
                     rotated: *rotated as usize,
                     out,
+                })
+            }
+            Step::Activated { x, activation, out } => {
+                let from = input(*x)?;
+                self.stored(thread, *out, row, |to| Activated {
+                    x: from,
+                    activation: *activation,
+                    width: width(*out),
+                    out: to,
                 })
             }
             Step::Gated {

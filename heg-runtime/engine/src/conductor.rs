@@ -28,6 +28,7 @@ use super::speeds::known_costs;
 use super::status::Status;
 use super::successor::Successors;
 use super::thread::Farewell;
+use super::vectors::is_whole;
 use super::warming::Warming;
 use crate::error::EngineError;
 use heg_draft::History;
@@ -86,6 +87,12 @@ impl Conductor {
         let manifest = loader.bundle().manifest();
         let step = rows_step(policy.prefill.switching);
         let chunk_tokens = chunk_tokens(&loader, options.exec.chunk_tokens, step);
+        // A text that is not cut needs rows for all of it.
+        let whole_tokens = match manifest.vectors {
+            Some(vectors) if is_whole(vectors) => manifest.model.context_tokens as usize,
+            _ => 0,
+        };
+        let chunk_tokens = chunk_tokens.max(whole_tokens);
         let machine_lanes = loader.lanes();
         let facts = MachineFacts {
             lanes: machine_lanes,
@@ -99,7 +106,7 @@ impl Conductor {
             Speculation::Chain | Speculation::Tree => policy.decode.draft_rows_max,
         };
         let exec = ExecutorOptions {
-            chunk_tokens: prefill_tokens_max(&policy, chunk_tokens),
+            chunk_tokens: prefill_tokens_max(&policy, chunk_tokens).max(whole_tokens),
             batch: policy.decode.batch_max.max(verified) as usize,
             switching: policy.prefill.switching,
             ..options.exec

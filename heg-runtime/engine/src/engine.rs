@@ -24,7 +24,7 @@ use crate::machine::{Host, Machine};
 use crate::message::{Arrival, Message, turn_away};
 use crate::options::EngineOptions;
 use crate::prefix::{KeptPrompt, PrefixRows};
-use crate::request::{Request, ScopeId, Update, refuse};
+use crate::request::{AnswerKind, Request, ScopeId, Update, refuse};
 use crate::status::Status;
 use heg_draft::Shape;
 use heg_exec::{Descent, ExecError, Loader, PairLanes};
@@ -141,7 +141,8 @@ impl Engine {
         listener: impl FnMut(Update) + Send + 'static,
     ) -> RequestId {
         let id = RequestId(self.0.requests.fetch_add(1, Ordering::Relaxed));
-        if let Err(error) = self.check(&request.prompt) {
+        let checked = self.check(&request.prompt);
+        if let Err(error) = checked.and_then(|()| self.check_kind(request.kind)) {
             refuse(Box::new(listener), Finish::Failed, Some(Arc::new(error)));
             return id;
         }
@@ -232,6 +233,22 @@ impl Engine {
             }
             .into()),
             None => Ok(()),
+        }
+    }
+
+    /// Checks that the model gives a kind of answer, as [`submit`](Self::submit) also does.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Output`].
+    pub fn check_kind(&self, asked: AnswerKind) -> Result<(), EngineError> {
+        let gives = match self.manifest().vectors {
+            Some(_) => AnswerKind::Vector,
+            None => AnswerKind::Tokens,
+        };
+        match asked == gives {
+            true => Ok(()),
+            false => Err(EngineError::Output { asked, gives }),
         }
     }
 

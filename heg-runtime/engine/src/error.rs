@@ -7,6 +7,7 @@ use heg_text::TextError;
 use thiserror::Error;
 
 use crate::history::HistoryError;
+use crate::request::AnswerKind;
 
 /// An error of the engine.
 #[derive(Debug, Error)]
@@ -20,6 +21,17 @@ pub enum EngineError {
     /// A token could not be chosen.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// The model gives answers of another kind.
+    #[error("the model gives {}, and {} asked for: choose another model", gives.name(), match asked {
+        AnswerKind::Tokens => "tokens were",
+        AnswerKind::Vector => "the vector of a text was",
+    })]
+    Output {
+        /// The kind that was asked for.
+        asked: AnswerKind,
+        /// The kind that the model gives.
+        gives: AnswerKind,
+    },
     /// A policy names a device that the machine has no lane for.
     #[error(
         "policy `{policy}` runs every kernel on the {device:?}, and machine `{soc}` has no such lane: \
@@ -111,7 +123,10 @@ impl EngineError {
             Self::KeptState(_) => ExitStatus::Environment,
             Self::Flash { .. } | Self::Hung { .. } | Self::EngineStopped => ExitStatus::Environment,
             Self::Annotations(_) => ExitStatus::Incompatible,
-            Self::PolicyDevice { .. } | Self::NoState { .. } | Self::Text(_) => ExitStatus::Input,
+            Self::PolicyDevice { .. }
+            | Self::Output { .. }
+            | Self::NoState { .. }
+            | Self::Text(_) => ExitStatus::Input,
             Self::EngineGone | Self::LaneLost { .. } | Self::Bug(_) => ExitStatus::Bug,
         }
     }

@@ -403,7 +403,7 @@ impl LaneExecutor for FaultyExecutor {
 
     fn embed(
         &mut self,
-        tokens: &[u32],
+        tokens: (&[u32], usize),
         rows: &ActivationRows,
         first: usize,
     ) -> Result<(), ExecError> {

@@ -69,7 +69,7 @@ impl Generation {
         let mut tokens = Vec::new();
         for update in &mut self {
             match update {
-                Update::Accepted { .. } | Update::Prompt(_) => {}
+                Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}
                 Update::Token { id, .. } => tokens.push(id),
                 Update::Finished(ending) => return Ok((tokens, ending)),
             }

@@ -66,10 +66,15 @@ pub(super) struct Owner {
     pub(super) flow: FlowId,
 }
 
-/// A committed token that is yet to be emitted.
-struct Due {
-    token: u32,
-    log_probs: Option<Box<TokenLogProbs>>,
+/// A part of an answer that is yet to be emitted.
+enum Due {
+    /// A committed token.
+    Token {
+        token: u32,
+        log_probs: Option<Box<TokenLogProbs>>,
+    },
+    /// The vector of the prompt.
+    Vector(Vec<f32>),
 }
 
 /// Whether an answer has its last token.
@@ -159,7 +164,7 @@ impl Live {
                 log_probs,
                 follows,
             }) => {
-                self.due.push_back(Due { token, log_probs });
+                self.due.push_back(Due::Token { token, log_probs });
                 if follows == Follows::Nothing {
                     self.end = End::Complete;
                 }
@@ -172,6 +177,12 @@ impl Live {
                 Follows::Nothing
             }
         }
+    }
+
+    /// Takes the vector of the prompt, which is the whole answer, to be emitted later.
+    pub(super) fn complete(&mut self, vector: Vec<f32>) {
+        self.due.push_back(Due::Vector(vector));
+        self.end = End::Complete;
     }
 
     /// Updates the acceptance statistics from the last verification, `fed`, if the request decoded; then drafts the
@@ -228,7 +239,7 @@ impl Live {
     /// Passes the next token on to the listener, after the log probabilities of the prompt if they are wanted.
     pub(super) fn emit(&mut self) {
         // A token that could not be chosen was counted, and is not there.
-        let Some(Due { token, log_probs }) = self.due.pop_front() else {
+        let Some(due) = self.due.pop_front() else {
             return;
         };
         if let Some(scores) = self.scores.take().and_then(PromptScores::whole) {
@@ -238,9 +249,12 @@ impl Live {
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
         self.generated += 1;
-        (self.listener)(Update::Token {
-            id: token,
-            log_probs,
+        (self.listener)(match due {
+            Due::Token { token, log_probs } => Update::Token {
+                id: token,
+                log_probs,
+            },
+            Due::Vector(vector) => Update::Vector(vector),
         });
     }
 

@@ -46,10 +46,11 @@ pub(super) trait LaneExecutor: Send {
     /// Drops a kernel that was taken in.
     fn unload(&mut self, _: WarmKernel) {}
 
-    /// Writes the embeddings of tokens to the residual stream that the first layer reads.
+    /// Writes the embeddings of tokens, with the position of the first, to the residual stream that the first layer
+    /// reads.
     fn embed(
         &mut self,
-        tokens: &[u32],
+        tokens: (&[u32], usize),
         rows: &ActivationRows,
         first: usize,
     ) -> Result<(), ExecError>;
@@ -118,7 +119,7 @@ impl LaneExecutor for Executor {
 
     fn embed(
         &mut self,
-        tokens: &[u32],
+        tokens: (&[u32], usize),
         rows: &ActivationRows,
         first: usize,
     ) -> Result<(), ExecError> {

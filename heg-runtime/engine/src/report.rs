@@ -71,6 +71,8 @@ pub(super) struct Done {
     pub(super) layers: u32,
     /// The next tokens of each request that has some now, to be committed in this order.
     pub(super) tokens: Vec<(RequestId, NextToken)>,
+    /// The vectors of prompts, each the whole answer of its request.
+    pub(super) vectors: Vec<(RequestId, Vec<f32>)>,
     /// Log probabilities of tokens of prompts.
     pub(super) scores: Vec<(RequestId, Vec<Score>)>,
     /// For each request's draft, whether each token is the one that the model found likeliest there: for tokens

@@ -40,6 +40,8 @@ pub struct Request {
     pub class: Class,
     /// Token ids of the whole prompt, including the part that its flow has in the KV cache already.
     pub prompt: Vec<u32>,
+    /// The kind of answer.
+    pub kind: AnswerKind,
     /// Most tokens of the answer, at least 1. The scheduler reserves room in the KV cache for all of them.
     pub tokens_max: u32,
     /// Whether end-of-sequence tokens end the answer.
@@ -74,6 +76,26 @@ pub struct Request {
     pub deadline: Option<Duration>,
 }
 
+/// The kind of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AnswerKind {
+    /// Tokens that go on behind the prompt.
+    #[default]
+    Tokens,
+    /// The vector of the prompt.
+    Vector,
+}
+
+impl AnswerKind {
+    /// Name in messages, in the plural.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Vector => "vectors of texts",
+        }
+    }
+}
+
 /// The effect of end-of-sequence tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EndTokens {
@@ -104,6 +126,7 @@ impl Request {
             kept: None,
             class,
             prompt,
+            kind: AnswerKind::default(),
             tokens_max: TOKENS_MAX,
             end_tokens: EndTokens::default(),
             sampling: SamplingParams::default(),
@@ -117,6 +140,22 @@ impl Request {
             flow: None,
             deadline: None,
         }
+    }
+
+    /// Makes a request for the vector of a text, on a model that gives vectors. It is background work of a flow of its
+    /// own, of which no cache stays.
+    pub fn vector(text: Vec<u32>) -> Self {
+        Self {
+            kind: AnswerKind::Vector,
+            tokens_max: 1,
+            speculation: Some(Speculation::Off),
+            ..Self::proactive(text)
+        }
+    }
+
+    /// Whether it needs every row of its prompt, so that no part of that is taken from a KV cache.
+    pub(super) fn wants_all_rows(&self) -> bool {
+        self.prompt_log_probs.is_some() || self.kind == AnswerKind::Vector
     }
 
     /// The scope within which its KV cache may be continued.
@@ -146,6 +185,8 @@ pub enum Update {
         /// The log probabilities of the token, if they are asked for.
         log_probs: Option<Box<TokenLogProbs>>,
     },
+    /// The vector of the prompt, in place of tokens.
+    Vector(Vec<f32>),
     /// The request is over.
     Finished(Ending),
 }

@@ -9,6 +9,7 @@ use super::request::{EndTokens, Request};
 use super::row_ring::RowRing;
 use super::scores::Score;
 use crate::error::EngineError;
+use heg_artifacts::manifest::TextVectors;
 use heg_exec::mem::ActivationRows;
 use heg_sched::RequestId;
 use heg_text::{Choice, GrammarState, Sampler, TextError, TokenLogProbs, log_probabilities};
@@ -26,6 +27,8 @@ pub(super) struct Served {
     log_probs: Option<u32>,
     /// Most likely tokens to report with each token of the prompt, if their log probabilities are wanted.
     prompt_log_probs: Option<u32>,
+    /// The way to the vector of its prompt, if that is wanted in place of tokens.
+    pub(super) vectors: Option<TextVectors>,
     answer: Mutex<Answer>,
 }
 
@@ -63,11 +66,12 @@ pub(super) enum Follows {
 }
 
 impl Served {
-    /// Makes the shared part of a request; `eos_ids` are the model's end-of-sequence tokens.
+    /// Makes the shared part of a request; `eos_ids` are the model's end-of-sequence tokens, and `vectors` say how a vector
+    /// is made, if the request wants one.
     pub(super) fn new(
         id: RequestId,
         request: Request,
-        eos_ids: &[u32],
+        (eos_ids, vectors): (&[u32], Option<TextVectors>),
     ) -> Result<Self, EngineError> {
         let sampler = Sampler::new(request.sampling, &request.prompt)?;
         let sampler = sampler.biased(request.logit_bias)?;
@@ -84,6 +88,7 @@ impl Served {
                 .saturating_add(request.tokens_max as usize),
             log_probs: request.log_probs,
             prompt_log_probs: request.prompt_log_probs,
+            vectors,
             answer: Mutex::new(Answer {
                 sampler: sampler.restricted(request.restriction),
                 tokens: request.prompt,

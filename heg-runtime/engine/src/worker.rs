@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use heg_spec::policy::DraftPolicy;
 use heg_spec::{Group, bug};
 
+use super::calibration::Slice;
 use super::device_turns::{DeviceTurns, Turn};
 use super::job::{Job, Order};
 use super::lane::{LaneSetup, Signals};
@@ -20,7 +21,9 @@ use super::report::{Done, Failure, LaneLoss, Report};
 use super::scores::Score;
 use super::served::{Member, NextToken, Prompt, Served};
 use super::stopwatch::Stopwatch;
+use super::vectors::Pool;
 use crate::error::EngineError;
+use heg_artifacts::manifest::TextVectors;
 use heg_exec::mem::{ActivationRows, KvCache};
 use heg_exec::{Batch, ExecError};
 use heg_sched::{Class, Lane, Launch, LayerKernel, RequestId, Segment, Span, Ticket, WorkStage};
@@ -91,13 +94,7 @@ impl Worker {
                     (ticket, job)
                 }
                 Order::Calibrate(slice) => {
-                    self.turn = self.turns.take(self.lane, Class::Proactive);
-                    let found = self.calibrate(&slice);
-                    self.turn = Turn::none();
-                    let place = (slice.request, slice.segment.position);
-                    // Memory that only the slice still holds is freed before its end is reported.
-                    drop(slice);
-                    if self.inbox.send(Message::Calibrated(place, found)).is_err() {
+                    if !self.report_calibration(slice) {
                         return;
                     }
                     continue;
@@ -137,6 +134,17 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    /// Finds likely tokens after rows of a prompt. Returns whether the conductor has heard of them.
+    fn report_calibration(&mut self, slice: Slice) -> bool {
+        self.turn = self.turns.take(self.lane, Class::Proactive);
+        let found = self.calibrate(&slice);
+        self.turn = Turn::none();
+        let place = (slice.request, slice.segment.position);
+        // Memory that only the slice still holds is freed before its end is reported.
+        drop(slice);
+        self.inbox.send(Message::Calibrated(place, found)).is_ok()
     }
 
     /// Waits for the next order, and lets the executor use the time; `None` if the conductor is gone.
@@ -199,6 +207,7 @@ impl Worker {
             prompt.member.served.with_tokens(|tokens| {
                 let tokens = tokens.get(from..to);
                 let tokens = tokens.ok_or_else(|| bug!("a segment has tokens that are unknown"))?;
+                let tokens = (tokens, span.position);
                 self.executor.embed(tokens, &prompt.rows.rows, span.row)
             })?;
         }
@@ -273,6 +282,31 @@ impl Worker {
         Ok(scores)
     }
 
+    /// Pools the vector of a text of `tokens` tokens, whose rows have passed the last layer; `span_of` finds them.
+    fn vector(
+        &mut self,
+        vectors: TextVectors,
+        rows: &ActivationRows,
+        tokens: usize,
+        span_of: impl Fn(usize) -> Span,
+    ) -> Result<Vec<f32>, EngineError> {
+        let mut pool = Pool::new(vectors);
+        let spans: Vec<Span> = pool.wanted(tokens).map(span_of).collect();
+        for spans in spans.chunks(self.executor.head_rows().max(1)) {
+            let batch = Batch {
+                rows,
+                caches: &[],
+                spans,
+                trees: &[],
+            };
+            self.launch(HEAD, &batch)?;
+            let all = self.executor.logits(spans.len())?;
+            let width = (all.len() / spans.len()).max(1);
+            all.chunks_exact(width).for_each(|row| pool.add(row));
+        }
+        Ok(pool.vector())
+    }
+
     fn head(&mut self, prompt: &Prompt, last: u32, unscored: &[u32]) -> Result<Done, Failure> {
         let row = |position| {
             let segment = Segment {
@@ -281,6 +315,15 @@ impl Worker {
             };
             span_in(prompt, segment)
         };
+        if let Some(vectors) = prompt.member.served.vectors {
+            let rows = &prompt.rows.rows;
+            let tokens = last as usize + 1;
+            let vector = self.vector(vectors, rows, tokens, |at| row(at as u32))?;
+            return Ok(Done {
+                vectors: vec![(prompt.member.served.id, vector)],
+                ..Done::default()
+            });
+        }
         let there = unscored.iter().filter(|row| **row >= prompt.rows.first);
         let there: Vec<Span> = there.map(|&position| row(position)).collect();
         let scores = self.score_rows(&prompt.member.served, &prompt.rows.rows, &there)?;

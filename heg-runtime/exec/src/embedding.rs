@@ -1,9 +1,9 @@
-//! The token embedding: rows of the table, dequantised into the residual stream.
+//! The token embedding: rows of the table, dequantised into the residual stream, and learned rows that are added to them.
 
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use heg_artifacts::manifest::{ElementType, Weight};
+use heg_artifacts::manifest::{ElementType, Embedding, WeightId};
 use heg_artifacts::{Bundle, SectionId};
 
 use crate::error::ExecError;
@@ -19,12 +19,26 @@ pub(super) struct EmbeddingTable {
     vocab: u32,
     width: usize,
     factor: f32,
+    /// The first row of token types, if there are any.
+    token_type: Option<SectionId>,
+    /// Rows of positions, if there are any.
+    positions: Option<(SectionId, usize)>,
     row: Vec<f32>,
     bytes: Vec<u8>,
 }
 
 impl EmbeddingTable {
-    pub(super) fn new(bundle: &Arc<Bundle>, weight: &Weight, factor: f32) -> Self {
+    pub(super) fn new(bundle: &Arc<Bundle>) -> Self {
+        let manifest = bundle.manifest();
+        let Embedding {
+            table,
+            scale,
+            positions,
+            token_types,
+        } = manifest.embedding;
+        let weight_of = |id: WeightId| &manifest.weights[id.0 as usize];
+        let weight = weight_of(table);
+        let positions = positions.map(weight_of);
         Self {
             bundle: Arc::clone(bundle),
             values: weight.values,
@@ -33,16 +47,18 @@ impl EmbeddingTable {
             element: weight.element,
             vocab: weight.shape[0],
             width: weight.shape[1] as usize,
-            factor,
+            factor: scale,
+            token_type: token_types.map(|id| weight_of(id).values),
+            positions: positions.map(|table| (table.values, table.shape[0] as usize)),
             row: Vec::new(),
             bytes: Vec::new(),
         }
     }
 
-    /// Writes the embeddings of `tokens` to `hidden` from row `first` on.
+    /// Writes the embeddings of `tokens`, the first of which stands at `position`, to `hidden` from row `first` on.
     pub(super) fn gather(
         &mut self,
-        tokens: &[u32],
+        (tokens, position): (&[u32], usize),
         hidden: &RowBuffer,
         first: usize,
     ) -> Result<(), ExecError> {
@@ -54,6 +70,7 @@ impl EmbeddingTable {
                 });
             }
             self.read(*token as usize)?;
+            self.add_learned(position + index)?;
             self.bytes.clear();
             match hidden.element() {
                 heg_openvino::TensorType::F16 => {
@@ -68,6 +85,35 @@ impl EmbeddingTable {
                     .extend(self.row.iter().flat_map(|x| x.to_le_bytes())),
             }
             hidden.write_row(first + index, &self.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the rows of the token type and of a position to the row that was read, in this order.
+    fn add_learned(&mut self, position: usize) -> Result<(), ExecError> {
+        if let Some(table) = self.token_type {
+            self.add_row(table, 0)?;
+        }
+        if let Some((table, rows)) = self.positions {
+            if position >= rows {
+                let asked = position + 1;
+                return Err(ExecError::Context {
+                    asked,
+                    context: rows,
+                });
+            }
+            self.add_row(table, position)?;
+        }
+        Ok(())
+    }
+
+    fn add_row(&mut self, table: SectionId, row: usize) -> Result<(), ExecError> {
+        // The manifest's check admits tables of f32 rows alone.
+        let table = self.bundle.section(table).map_err(ExecError::Section)?;
+        let row_bytes = self.width * size_of::<f32>();
+        let added = table[row * row_bytes..].chunks_exact(size_of::<f32>());
+        for (sum, added) in self.row.iter_mut().zip(added) {
+            *sum += four(added);
         }
         Ok(())
     }

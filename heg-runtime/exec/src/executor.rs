@@ -185,12 +185,14 @@ impl Executor {
             hidden: model.hidden as usize,
             query: model.heads as usize * model.head_dim as usize,
             key: kv.width,
-            vocab: model.vocab as usize,
+            head: match manifest.vectors {
+                Some(_) => model.hidden as usize,
+                None => model.vocab as usize,
+            },
             element: tensor_element(elements.activations),
             kv: kv.element,
         };
-        let table = &manifest.weights[manifest.embedding.table.0 as usize];
-        let embedding = EmbeddingTable::new(&bundle, table, manifest.embedding.scale);
+        let embedding = EmbeddingTable::new(&bundle);
         // The last sequence of a batch may be padded to a whole chunk.
         let all_rows = rows + padding_rows;
         let home = loader.home();
@@ -358,7 +360,7 @@ impl Executor {
         }
         let rows = Arc::clone(&self.activations);
         for (span, tokens) in spans.iter().zip(tokens) {
-            self.embed(tokens, &rows, span.row)?;
+            self.embed((tokens, span.position), &rows, span.row)?;
         }
         let caches: Vec<&KvCache> = sequences.iter().map(|sequence| &sequence.cache).collect();
         let batch = Batch {
@@ -425,10 +427,10 @@ impl Executor {
         self.class = Some(class);
     }
 
-    /// Writes the embeddings of tokens to the residual stream that the first layer reads.
+    /// Writes the embeddings of tokens, with the position of the first, to the residual stream that the first layer reads.
     pub fn embed(
         &mut self,
-        tokens: &[u32],
+        tokens: (&[u32], usize),
         rows: &ActivationRows,
         first: usize,
     ) -> Result<(), ExecError> {
@@ -436,10 +438,10 @@ impl Executor {
         self.embedding.gather(tokens, &rows.hidden[0], first)
     }
 
-    /// The logits of the head's last run, as `rows` rows of V.
+    /// The logits of the head's last run, as `rows` rows of V; of a model that gives vectors, rows of D.
     pub fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError> {
         check_unchanged(&self.bundle)?;
-        self.logits.resize(rows * self.widths.vocab, 0.0);
+        self.logits.resize(rows * self.widths.head, 0.0);
         self.scratch.logits.read_f32(&mut self.logits)?;
         Ok(&mut self.logits)
     }

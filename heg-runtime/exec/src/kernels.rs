@@ -175,9 +175,13 @@ fn prepare(needs: &KernelNeeds, place: Place) -> Result<Prepared, ExecError> {
     if place.group == Group::Head {
         // The embedding is no kernel's weight, unless the head is tied to it: its hash is checked here.
         let manifest = bundle.manifest();
-        let table = manifest.embedding.table.0 as usize;
-        let table = manifest.weights.get(table).ok_or(unknown(place))?;
-        bundle.section(table.values).map_err(ExecError::Section)?;
+        let embedding = &manifest.embedding;
+        let added = [embedding.positions, embedding.token_types];
+        for table in added.into_iter().flatten().chain([embedding.table]) {
+            let table = manifest.weights.get(table.0 as usize);
+            let table = table.ok_or(unknown(place))?;
+            bundle.section(table.values).map_err(ExecError::Section)?;
+        }
     }
     let refused = needs.quarantined.get(&place).cloned().unwrap_or_default();
     let mut prepared = Prepared::new(refused);

@@ -15,7 +15,7 @@ use heg_gpu::{
     CallState, GpuCache, GpuCall, GpuDevice, GpuError, GpuOptions, GpuOrder, GpuProgram, GpuRegion,
     GpuRows, GpuTask, GpuWeight, RowState, StateLimits,
 };
-use heg_spec::{Activations, Group, GroupColumns, Seeded};
+use heg_spec::{Activations, Group, GroupColumns, Seeded, Sight};
 
 fn main() -> Result<(), GpuError> {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok());
@@ -442,6 +442,7 @@ impl Subject {
                 scale: 0.125,
                 window: None,
                 softcap: None,
+                sight: Sight::Causal,
             },
             out,
         });

@@ -211,7 +211,7 @@ impl GpuModel {
                 Role::Hidden => memory.hidden[(layer + usize::from(is_output)) % 2].clone(),
                 Role::Query => memory.query.clone(),
                 Role::Attended => memory.attended.clone(),
-                Role::Logits => memory.logits.clone(),
+                Role::Logits | Role::Vector => memory.logits.clone(),
                 Role::Cos => rotary(false)?,
                 Role::Sin => rotary(true)?,
                 // The state has them.

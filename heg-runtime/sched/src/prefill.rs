@@ -47,7 +47,7 @@ impl PromptWindow {
         let chunk_tokens = chunk_tokens.max(1);
         let segments = match logits {
             PromptLogits::LastRow => (tokens / chunk_tokens).max(1),
-            PromptLogits::AllRows => u32::MAX,
+            PromptLogits::AllRows | PromptLogits::WholePrompt => u32::MAX,
         };
         Self {
             chunk_tokens,
@@ -166,9 +166,9 @@ impl Prefill {
     }
 
     fn wanted_is_through(&self) -> bool {
-        let first = match self.logits {
-            PromptLogits::LastRow => self.parts.len().saturating_sub(1),
-            PromptLogits::AllRows => 0,
+        let first = match self.logits.is_of_all_rows() {
+            false => self.parts.len().saturating_sub(1),
+            true => 0,
         };
         let mut wanted = self.parts.iter().enumerate().skip(first);
         wanted.all(|(index, part)| part.done == self.end(index))
@@ -264,7 +264,7 @@ impl Prefill {
 
     /// Total number of kernels of a segment.
     fn end(&self, part: usize) -> u32 {
-        if part + 1 == self.parts.len() || self.logits == PromptLogits::AllRows {
+        if part + 1 == self.parts.len() || self.logits.is_of_all_rows() {
             self.order.kernels_of(self.layers)
         } else {
             self.order.kernels_to_cache(self.layers)

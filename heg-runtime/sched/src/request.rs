@@ -106,6 +106,18 @@ pub enum PromptLogits {
     LastRow,
     /// Every row, to compute the prompt's likelihood: every segment passes the whole last layer.
     AllRows,
+    /// Every row of a prompt that runs in one segment: its tokens see each other, or one result is made of all its rows.
+    WholePrompt,
+}
+
+impl PromptLogits {
+    /// Whether every segment passes the whole last layer.
+    pub fn is_of_all_rows(self) -> bool {
+        match self {
+            Self::LastRow => false,
+            Self::AllRows | Self::WholePrompt => true,
+        }
+    }
 }
 
 /// A request as it is submitted.

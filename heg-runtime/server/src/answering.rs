@@ -66,6 +66,8 @@ enum Told {
         id: u32,
         log_probs: Option<Box<TokenLogProbs>>,
     },
+    /// A vector, for which no answer asks.
+    Vector,
     Finished(Box<Ending>),
 }
 
@@ -75,6 +77,7 @@ impl From<Update> for Told {
             Update::Accepted { predicted_ttft } => Self::Accepted(predicted_ttft),
             Update::Prompt(log_probs) => Self::Prompt(log_probs),
             Update::Token { id, log_probs } => Self::Token { id, log_probs },
+            Update::Vector(_) => Self::Vector,
             Update::Finished(ending) => Self::Finished(Box::new(ending)),
         }
     }
@@ -217,7 +220,7 @@ impl Answering {
                 self.end(*ending)?;
                 Err(out_of_turn())
             }
-            Told::Prompt(_) | Told::Token { .. } => Err(out_of_turn()),
+            Told::Prompt(_) | Told::Token { .. } | Told::Vector => Err(out_of_turn()),
         }
     }
 
@@ -244,7 +247,7 @@ impl Answering {
                 }
                 Told::Token { .. } => {}
                 Told::Finished(ending) => return self.end(*ending),
-                Told::Accepted(_) => return Err(out_of_turn()),
+                Told::Accepted(_) | Told::Vector => return Err(out_of_turn()),
             }
         }
     }

@@ -29,7 +29,7 @@ use super::served::ServedModel;
 use super::stream::Events;
 use super::tools::AnswerConstraint;
 use super::whole::whole;
-use heg_runtime::engine::{DraftTexts, EndTokens, KeptPrompt, Request};
+use heg_runtime::engine::{AnswerKind, DraftTexts, EndTokens, KeptPrompt, Request};
 use heg_text::{AnswerText, SamplingParams, TextStream};
 
 /// Handles the routes that answer a prompt.
@@ -81,10 +81,16 @@ pub(super) async fn complete(
 }
 
 fn add_headers(response: &mut Response<Body>, predicted: Duration, ignored: &[&str]) {
-    let headers = response.headers_mut();
     if let Ok(predicted) = HeaderValue::from_str(&millis(predicted).to_string()) {
+        let headers = response.headers_mut();
         headers.insert("heg-predicted-ttft-ms", predicted);
     }
+    add_ignored(response, ignored);
+}
+
+/// Names the fields of a request that have no effect.
+pub(super) fn add_ignored(response: &mut Response<Body>, ignored: &[&str]) {
+    let headers = response.headers_mut();
     if !ignored.is_empty()
         && let Ok(ignored) = HeaderValue::from_str(&ignored.join(", "))
     {
@@ -232,6 +238,7 @@ impl Ask<'_> {
             state: Some(state.state_owner(scope)),
             kept: Some(self.kept),
             class: params.class,
+            kind: AnswerKind::Tokens,
             tokens_max: self.answer_tokens.max(1),
             prompt: self.prompt.to_vec(),
             end_tokens,

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::request::Bound;
+use heg_runtime::engine::AnswerKind;
 use heg_runtime::exec::chain;
 use heg_runtime::{EngineError, ExecError, RuntimeError};
 
@@ -92,6 +93,17 @@ pub enum ApiError {
     NoText {
         /// The missing part: chat template or tokenizer.
         missing: &'static str,
+    },
+    /// The model gives answers of another kind.
+    #[error("the model `{model}` gives {}", match asked {
+        AnswerKind::Vector => "tokens, and no vectors of texts: use /v1/chat/completions or /v1/completions, or serve a model that gives vectors",
+        AnswerKind::Tokens => "vectors of texts, and no tokens: use /v1/embeddings, or serve a model that answers",
+    })]
+    Output {
+        /// The served model.
+        model: String,
+        /// The kind that was asked for.
+        asked: AnswerKind,
     },
     /// The token is missing or wrong.
     #[error("expected the server's token as `Authorization: Bearer TOKEN` or `x-api-key: TOKEN`")]
@@ -249,6 +261,7 @@ impl ApiError {
             | Self::TooLong { .. }
             | Self::TooManyValues { .. }
             | Self::NoText { .. }
+            | Self::Output { .. }
             | Self::NoPrevious { .. }
             | Self::Version { .. }
             | Self::Head { .. } => StatusCode::BAD_REQUEST,

@@ -25,6 +25,8 @@ mod dialect;
 mod document;
 mod drafting;
 mod echo;
+mod embeddings;
+mod engine_metrics;
 mod error;
 mod error_form;
 mod fields;

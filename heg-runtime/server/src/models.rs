@@ -10,8 +10,9 @@ use super::flows::FlowName;
 use super::request::{Bound, PromptBounds};
 use super::served::ServedModel;
 use super::server_error::ServerError;
+use heg_runtime::engine::AnswerKind;
 
-/// The models of a server. The first answers requests that name none.
+/// The models of a server. The first that can answers requests that name none.
 pub struct Models {
     first: Arc<ServedModel>,
     others: Vec<Arc<ServedModel>>,
@@ -80,14 +81,24 @@ impl Models {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Returns the model that a request asks for.
+    /// Returns the model that a request for answers of a kind asks for: if it names none, the first that gives them.
     ///
     /// # Errors
     /// `Model`, if there is none of that name.
-    pub(super) fn asked(&self, name: Option<&str>) -> Result<&Arc<ServedModel>> {
+    pub(super) fn asked(&self, name: Option<&str>, kind: AnswerKind) -> Result<&Arc<ServedModel>> {
         let Some(name) = name else {
-            return Ok(&self.first);
+            let mut models = self.iter();
+            let gives = models.find(|model| model.check_kind(kind).is_ok());
+            return Ok(gives.unwrap_or(&self.first));
         };
+        self.named(name)
+    }
+
+    /// Returns the model of a name.
+    ///
+    /// # Errors
+    /// `Model`, if there is none.
+    pub(super) fn named(&self, name: &str) -> Result<&Arc<ServedModel>> {
         self.find(name).ok_or_else(|| ApiError::Model {
             asked: describe(&name.into()),
             served: self.names().join("` or `"),

@@ -25,7 +25,7 @@ use super::request::{
 use super::served::ServedModel;
 use super::supersede::{Arrival, Key, Turn};
 use super::tools::{AskedForm, Tooling};
-use heg_runtime::engine::{DraftTexts, KeptPrompt};
+use heg_runtime::engine::{AnswerKind, DraftTexts, KeptPrompt};
 use heg_text::Conversation;
 
 /// A request as received.
@@ -205,6 +205,7 @@ pub(super) fn read(
         response,
     } = parse(state, scope, dialect, &bytes, headers)?;
     drop(bytes);
+    served.check_kind(AnswerKind::Tokens)?;
     served.check_biases(&params.logit_bias)?;
     let permits = permits(state, scope, &params)?;
     let turn = match &params.supersede_key {
@@ -242,7 +243,7 @@ struct Parsed {
 
 impl Parsed {
     fn chat(models: &Models, mut request: ChatRequest) -> Result<Self> {
-        let served = models.asked(request.params.model.as_deref())?;
+        let served = models.asked(request.params.model.as_deref(), AnswerKind::Tokens)?;
         let switches = request.switches.iter();
         let unread = switches.filter(|it| !served.reads(it.variable));
         request.params.ignored.extend(unread.map(|it| it.field));
@@ -278,7 +279,9 @@ fn parse<'a>(
         Dialect::Choices(ApiKind::Completion) => {
             let request = CompletionRequest::parse(bytes, headers, bounds)?;
             Parsed {
-                served: Arc::clone(models.asked(request.params.model.as_deref())?),
+                served: Arc::clone(
+                    models.asked(request.params.model.as_deref(), AnswerKind::Tokens)?,
+                ),
                 params: request.params,
                 prompt: Prompt::Bare(request.prompt),
                 response: None,
@@ -297,7 +300,8 @@ fn parse<'a>(
 
 /// Joins a request to `/v1/responses` to the conversation that it continues.
 fn respond(state: &Arc<State>, scope: Scope, mut request: ResponsesRequest) -> Result<Parsed> {
-    let served = state.models.asked(request.params.model.as_deref())?;
+    let model = request.params.model.as_deref();
+    let served = state.models.asked(model, AnswerKind::Tokens)?;
     let label = state.label(served, Dialect::Responses);
     let (mut history, mut conversation) = (History::default(), None);
     if let Some(id) = &request.previous {

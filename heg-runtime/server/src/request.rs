@@ -5,6 +5,7 @@
 //! context.
 
 mod blocks;
+mod embeddings;
 mod foreign;
 mod ignored;
 mod items;
@@ -25,6 +26,7 @@ use super::message::messages;
 use super::tools::Tooling;
 use heg_text::Conversation;
 
+pub(crate) use embeddings::{EmbeddingsRequest, Encoding};
 pub(super) use foreign::Switch;
 use foreign::WITHOUT_EFFECT;
 pub(super) use items::History;

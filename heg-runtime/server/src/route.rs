@@ -37,7 +37,7 @@ use super::sending::{Pieces, Sending};
 use super::served::ServedModel;
 use super::stream::Events;
 use super::timeline::lane_name;
-use super::{State, complete, dashboard, head};
+use super::{State, complete, dashboard, embeddings, head};
 use heg_runtime::engine::Health;
 use heg_sched::Class;
 
@@ -193,6 +193,10 @@ async fn answer_client(
                 _ => complete::complete(state, account, posted).await,
             }
         }
+        ClientRoute::Embeddings => {
+            let headers = fields(&parts.headers);
+            embeddings::embed(state, account, post().await?, headers).await
+        }
         ClientRoute::Response(id) => {
             let found = state.responses.get(account.scope(), id, Instant::now());
             let found = found.ok_or_else(|| no_response(id))?;
@@ -220,6 +224,7 @@ enum ClientRoute<'a> {
     Models,
     Model(&'a str),
     Complete(Dialect),
+    Embeddings,
     Response(&'a str),
     DeleteResponse(&'a str),
     EndFlow,
@@ -265,6 +270,7 @@ impl<'a> ClientRoute<'a> {
             "/v1/messages" => answer(Dialect::Messages(MessagesPurpose::Answer)),
             "/v1/messages/count_tokens" => answer(COUNT),
             "/v1/responses" => answer(Dialect::Responses),
+            "/v1/embeddings" => (Self::Embeddings, "POST"),
             "/v1/flows/end" => (Self::EndFlow, "POST"),
             _ => return Self::named(path, method),
         })
@@ -326,7 +332,7 @@ async fn metrics(state: &Arc<State>, account: &Account, view: View) -> Result<Re
 }
 
 fn model(state: &State, name: &str) -> Result<Response<Body>> {
-    let served = state.models.asked(Some(name))?;
+    let served = state.models.named(name)?;
     Ok(json_response(&card(state, served)))
 }
 

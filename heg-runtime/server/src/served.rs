@@ -20,7 +20,7 @@ use super::request::{Bound, PromptBounds, PromptText};
 use super::timeline::Timeline;
 use super::tools::{AnswerConstraint, AskedForm, Tooling};
 use heg_runtime::Loaded;
-use heg_runtime::engine::{Engine, Health};
+use heg_runtime::engine::{AnswerKind, Engine, Health};
 use heg_runtime::{ExecError, RuntimeError};
 use heg_text::{ChatTemplate, Conversation, TextError, Tokenizer};
 
@@ -198,16 +198,18 @@ impl ServedModel {
 
     /// Makes the tokens of a bare prompt.
     pub(super) fn bare_prompt(&self, prompt: PromptText, wait: Wait<'_>) -> Result<Vec<u32>> {
-        let prompt = match (prompt, &self.tokenizer) {
-            (PromptText::Tokens(ids), _) => ids,
-            (PromptText::Text(text), Some(_)) => self.tokens(&TextToEncode::Bare(text), wait)?,
-            (PromptText::Text(_), None) => {
-                return Err(ApiError::NoText {
-                    missing: "tokenizer",
-                });
-            }
-        };
+        let prompt = self.encoded(prompt, wait)?;
         self.checked(prompt)
+    }
+
+    fn encoded(&self, prompt: PromptText, wait: Wait<'_>) -> Result<Vec<u32>> {
+        match (prompt, &self.tokenizer) {
+            (PromptText::Tokens(ids), _) => Ok(ids),
+            (PromptText::Text(text), Some(_)) => self.tokens(&TextToEncode::Bare(text), wait),
+            (PromptText::Text(_), None) => Err(ApiError::NoText {
+                missing: "tokenizer",
+            }),
+        }
     }
 
     /// Makes the tokens of a predicted answer.
@@ -216,6 +218,22 @@ impl ServedModel {
         let tokens = self.tokens(&TextToEncode::AsWritten(text), wait)?;
         self.bounds.check_prediction(tokens.len())?;
         Ok(tokens)
+    }
+
+    /// Makes the tokens of a text that is to get a vector.
+    pub(super) fn text_tokens(&self, text: PromptText, wait: Wait<'_>) -> Result<Vec<u32>> {
+        let tokens = self.encoded(text, wait)?;
+        let checked = self.engine.check(&tokens).map_err(RuntimeError::from);
+        Ok(checked.map(|()| tokens)?)
+    }
+
+    /// Refuses requests for answers of another kind than the model's.
+    pub(super) fn check_kind(&self, asked: AnswerKind) -> Result<()> {
+        let checked = self.engine.check_kind(asked);
+        checked.map_err(|_| ApiError::Output {
+            model: self.name.clone(),
+            asked,
+        })
     }
 
     /// Refuses biases on tokens that the model does not have.

@@ -53,7 +53,10 @@ pub(crate) fn manifest() -> Manifest {
         embedding: Embedding {
             table: WeightId(0),
             scale: 1.0,
+            positions: None,
+            token_types: None,
         },
+        vectors: None,
         rope: Vec::new(),
         weights: Vec::new(),
         literals: SectionId::of(b""),

@@ -124,6 +124,9 @@ impl Call {
         let attends = steps
             .iter()
             .any(|step| matches!(step, Step::Attention { .. }));
+        let is_whole = |step: &Step| matches!(step, Step::Attention { attributes, .. } if !attributes.sight.is_causal());
+        // What is seen as a whole is no tree.
+        let trees = !steps.iter().any(is_whole);
         let of_contexts =
             |port: &Port| matches!(port.role, Role::Key | Role::Value | Role::Position);
         let declared = &made.declared;
@@ -153,7 +156,7 @@ impl Call {
                 .map(|port| row_bytes(port, kv))
                 .collect(),
             sequences: match attends {
-                true => sequences(choices, rows, (kv, kv_width)),
+                true => sequences(choices, (rows, trees), (kv, kv_width)),
                 false => Vec::new(),
             },
         }
@@ -209,8 +212,12 @@ fn row_bytes(port: &Port, kv: ElementType) -> usize {
     port.width as usize * element.bytes() as usize
 }
 
-/// One or two sequences with `rows` rows together, some of them trees.
-fn sequences(choices: &mut Choices<'_>, rows: usize, cache: (ElementType, usize)) -> Vec<Sequence> {
+/// One or two sequences with `rows` rows together, some of them trees if there may be any.
+fn sequences(
+    choices: &mut Choices<'_>,
+    (rows, trees): (usize, bool),
+    cache: (ElementType, usize),
+) -> Vec<Sequence> {
     let (kv, width) = cache;
     let first = 1 + choices.below(rows);
     let tokens = [first, rows - first]
@@ -220,7 +227,7 @@ fn sequences(choices: &mut Choices<'_>, rows: usize, cache: (ElementType, usize)
     let sequence = |tokens: &usize| {
         let tokens = *tokens;
         let position = choices.below(70);
-        let is_tree = tokens <= 16 && choices.below(3) == 0;
+        let is_tree = trees && tokens <= 16 && choices.below(3) == 0;
         let follows = (0..tokens - 1)
             .map(|at| choices.below(at + 1) as u16)
             .collect();

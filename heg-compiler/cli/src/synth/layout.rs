@@ -221,6 +221,10 @@ mod tests {
         let mut families = 0;
         for entry in std::fs::read_dir(golden).unwrap() {
             let dir = entry.unwrap().path();
+            // Encoders are not synthesised.
+            if dir.ends_with("bert") {
+                continue;
+            }
             let config = std::fs::read(dir.join("config.json")).unwrap();
             let model = Model {
                 config: serde_json::from_slice(&config).unwrap(),

@@ -1,7 +1,7 @@
 //! Attention: head groupings, position in the cache, window, soft cap, and rows of the cache past the end.
 
 use heg_artifacts::manifest::{Port, Role, Rows};
-use heg_spec::WeightForm;
+use heg_spec::{Sight, WeightForm};
 
 use super::bench::{Call, OneOp, TOKENS, noise, tokens};
 use crate::graph::{Attention, Op};
@@ -14,6 +14,7 @@ const PLAIN: Attention = Attention {
     scale: 1.5,
     window: None,
     softcap: None,
+    sight: Sight::Causal,
 };
 
 /// Sizes of a cache. `before`: tokens in the cache already. `spare`: rows of the cache that no token may see.

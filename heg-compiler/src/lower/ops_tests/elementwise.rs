@@ -1,4 +1,4 @@
-//! Gated activations, residual sums, factors and soft caps.
+//! Activations, gated or not, residual sums, factors and soft caps.
 
 use heg_artifacts::manifest::Role;
 use heg_spec::WeightForm;
@@ -67,6 +67,24 @@ fn gated_by_gelu_of_tanh() {
         Op::Gated(Activation::GeluTanh),
         2,
         |gate, up| gelu(gate) * up,
+    );
+}
+
+#[test]
+fn activated_without_a_gate() {
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    check(
+        "activated, silu",
+        Op::Activated(Activation::Silu),
+        1,
+        |x, _| silu(x),
+    );
+    let gelu = |x: f64| x * (1.0 + libm::erf(x / std::f64::consts::SQRT_2)) / 2.0;
+    check(
+        "activated, gelu",
+        Op::Activated(Activation::Gelu),
+        1,
+        |x, _| gelu(x),
     );
 }
 

@@ -11,6 +11,7 @@ use super::tile::{Products, Start, TILE_ROWS, sum_products};
 use super::tree::Branch;
 use super::{AttentionCall, AttentionScratch, BLOCK, KvElement, Shape};
 use crate::lanes::{DOT_KEYS, Kernel, LANES, Lanes};
+use heg_spec::Sight;
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
@@ -207,7 +208,10 @@ impl Item<'_> {
         let past_position = (start + BLOCK - 1).saturating_add(self.window);
         let past_tokens = past_position.saturating_sub(stage.position);
         let past = stage.tokens.start + past_tokens.min(stage.tokens.len());
-        let from = stage.tokens.start + start.saturating_sub(stage.position);
+        let from = match self.call.attributes.sight {
+            Sight::Causal => stage.tokens.start + start.saturating_sub(stage.position),
+            Sight::Whole => stage.tokens.start,
+        };
         let rows = self.first_row(head, from)..self.first_row(head, past);
         // SAFETY: the item has these rows, and `block` has transposed all tokens of the block that they see.
         unsafe {
@@ -389,7 +393,10 @@ impl Item<'_> {
     /// Tokens of the block that a query row sees.
     fn visible(&self, stage: &Stage, block: Block, row: usize) -> Range<usize> {
         let token = row / self.shape.group - block.head * self.tokens.len();
-        let end = stage.position + (token - stage.tokens.start) + 1;
+        let end = match self.call.attributes.sight {
+            Sight::Causal => stage.position + (token - stage.tokens.start) + 1,
+            Sight::Whole => self.call.position + self.call.rows,
+        };
         let start = end.saturating_sub(self.window);
         start.saturating_sub(block.start)..(end - block.start).min(BLOCK)
     }

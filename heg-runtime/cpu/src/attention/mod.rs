@@ -1,4 +1,4 @@
-//! Causal attention over rows of the KV cache, read in place.
+//! Attention over rows of the KV cache, read in place.
 //!
 //! All forms share one order of arithmetic, so the result of a query row depends neither on the rows beside it, nor on
 //! how work is cut, nor on the instruction set:
@@ -131,7 +131,7 @@ impl Shape {
 /// - The machine has `isa`.
 /// - The call's pointers have `rows` query and output rows of `heads · head_dim` elements, and key and value rows of
 ///   `kv_heads · head_dim` elements for all positions before `position + rows` that a row's window reaches. Pointers
-///   are aligned to their elements.
+///   are aligned to their elements. A row that sees the whole text has no window, and the call no tree.
 /// - `kv_heads` and `rows` are those of one of the call's [`AttentionItems`], or lie within them. No other thread
 ///   writes the same heads of the same output rows, or keys and values that the rows see.
 /// - A tree has `rows` tokens, at most [`TREE_TOKENS_MAX`].

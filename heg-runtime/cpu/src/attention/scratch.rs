@@ -106,6 +106,8 @@ impl Floats {
 
 #[cfg(test)]
 mod tests {
+    use heg_spec::Sight;
+
     use super::*;
 
     #[test]
@@ -117,6 +119,7 @@ mod tests {
             scale: 1.0,
             window: None,
             softcap: None,
+            sight: Sight::Causal,
         };
         for attributes in [attributes(1, u32::MAX), attributes(u32::MAX, u32::MAX)] {
             let refused = AttentionScratch::new([&attributes]);

@@ -3,6 +3,7 @@
 
 use super::tree::Branch;
 use super::{AttentionCall, BLOCK};
+use heg_spec::Sight;
 use std::iter;
 use std::ops::Range;
 
@@ -33,6 +34,7 @@ pub(super) fn stages<'a>(
     };
     let (position, end) = (call.position + tokens.start, call.position + tokens.end);
     let (position, seen) = match call.tree {
+        None if call.attributes.sight == Sight::Whole => (position, 0..call.position + call.rows),
         None => (position, first_seen(position)..end),
         // Wherever they stand, their windows reach all of the context.
         Some(_) => (call.position, 0..shared),

@@ -9,6 +9,7 @@ use super::{
 use crate::{CacheForm, Isa};
 use half::bf16;
 use heg_artifacts::program::Attention;
+use heg_spec::Sight;
 use proptest::prelude::*;
 
 /// Elements between rows that do not belong to the call.
@@ -31,12 +32,23 @@ fn cases() -> impl Strategy<Value = Case> {
         prop::sample::select(vec![1, 2, 3, 4, 5, 8]),
         head_dims,
     );
-    let windows = prop::option::of(prop_oneof![Just(1u32), 2..20u32, 20..200u32]);
+    let windows = prop_oneof![
+        3 => prop::option::of(prop_oneof![Just(1u32), 2..20u32, 20..200u32])
+            .prop_map(|window| (window, Sight::Causal)),
+        1 => Just((None, Sight::Whole)),
+    ];
     let softcaps = prop::option::of(prop_oneof![Just(0.5f32), Just(30.0)]);
     let tokens = (0..200usize, 1..90usize);
     let elements = prop::sample::select(&[KvElement::F32, KvElement::Bf16, KvElement::I8]);
     (heads, windows, softcaps, tokens, elements, any::<u64>()).prop_map(
-        |((kv_heads, group, head_dim), window, softcap, (position, rows), element, seed)| Case {
+        |(
+            (kv_heads, group, head_dim),
+            (window, sight),
+            softcap,
+            (position, rows),
+            element,
+            seed,
+        )| Case {
             attributes: Attention {
                 heads: kv_heads * group,
                 kv_heads,
@@ -44,6 +56,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 window,
                 softcap,
+                sight,
             },
             position,
             rows,
@@ -88,6 +101,14 @@ impl Case {
             query: random(self.rows * self.query_width(), 4.0),
             keys: random(self.end() * self.kv_width(), 2.0),
             values: random(self.end() * self.kv_width(), 1.0),
+        }
+    }
+
+    /// The position behind the last that a token sees.
+    fn end_seen(&self, position: usize) -> usize {
+        match self.attributes.sight {
+            Sight::Causal => position + 1,
+            Sight::Whole => self.end(),
         }
     }
 
@@ -203,7 +224,7 @@ impl Case {
         let mut out = Vec::new();
         for token in 0..self.rows {
             let position = self.position + token;
-            let visible = self.first_seen(position)..position + 1;
+            let visible = self.first_seen(position)..self.end_seen(position);
             for head in 0..heads as usize {
                 let query = &rows.query[token * self.query_width() + head * head_dim..][..head_dim];
                 let query = self.as_scored(query);
@@ -315,7 +336,11 @@ proptest! {
         let rows = case.rows();
         let whole = bits(&case.output(Isa::Portable, &rows, case.rows, Cut::Threads(1)));
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for chunk in [1, 3, 17, case.rows] {
+            let chunks: &[usize] = match case.attributes.sight {
+                Sight::Causal => &[1, 3, 17, case.rows],
+                Sight::Whole => &[case.rows],
+            };
+            for chunk in chunks.iter().copied() {
                 for cut in [Cut::Threads(1), Cut::Threads(3), Cut::Tokens(tokens)] {
                     let out = bits(&case.output(isa, &rows, chunk, cut));
                     prop_assert!(out == whole, "{isa}, chunks of {chunk}, {cut:?}");
@@ -331,7 +356,8 @@ proptest! {
         tokens in 1..20usize,
         last in any::<prop::sample::Index>(),
     ) {
-        let case = Case { rows: follows.len() + 1, ..case };
+        let attributes = Attention { sight: Sight::Causal, ..case.attributes };
+        let case = Case { rows: follows.len() + 1, attributes, ..case };
         let rows = case.rows();
         let branch = branch(&follows, last.index(case.rows));
         let on_branch = |of: &[f32], width: usize, first: usize| -> Vec<f32> {

@@ -25,13 +25,50 @@ impl Elementwise for Gated {
         // SAFETY: the caller has these elements.
         unsafe {
             let gate = L::load_first(self.gate.add(at), count);
-            let bent = match self.activation {
-                Activation::Silu => functions::silu(gate),
-                Activation::Gelu => functions::gelu(gate),
-                Activation::GeluTanh => functions::gelu_tanh(gate),
-            };
+            let bent = bent(self.activation, gate);
             let up = L::load_first(self.up.add(at), count);
             bent.mul(up).store_first(self.out.add(at), count);
+        }
+    }
+}
+
+/// `activation(x)`.
+#[derive(Clone, Copy)]
+pub(crate) struct Activated {
+    /// Input row.
+    pub(crate) x: *const f32,
+    /// The activation.
+    pub(crate) activation: Activation,
+    /// Elements per row.
+    pub(crate) width: usize,
+    /// Activated row.
+    pub(crate) out: *mut f32,
+}
+
+impl Elementwise for Activated {
+    #[inline(always)]
+    unsafe fn block<L: Lanes>(&self, at: usize, count: usize) {
+        // SAFETY: the caller has these elements.
+        unsafe {
+            let x = L::load_first(self.x.add(at), count);
+            bent(self.activation, x).store_first(self.out.add(at), count);
+        }
+    }
+}
+
+/// `activation(x)`, lane by lane.
+///
+/// # Safety
+///
+/// See [`Lanes`].
+#[inline(always)]
+unsafe fn bent<L: Lanes>(activation: Activation, x: L) -> L {
+    // SAFETY: the caller has the instructions of `L`.
+    unsafe {
+        match activation {
+            Activation::Silu => functions::silu(x),
+            Activation::Gelu => functions::gelu(x),
+            Activation::GeluTanh => functions::gelu_tanh(x),
         }
     }
 }
@@ -152,4 +189,4 @@ macro_rules! kernels {
     )*};
 }
 
-kernels!(Gated, Add, Scale, SoftCap, RoundToBf16);
+kernels!(Activated, Gated, Add, Scale, SoftCap, RoundToBf16);

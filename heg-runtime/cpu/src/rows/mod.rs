@@ -15,7 +15,7 @@ mod tests;
 
 use crate::lanes::{LANES, Lanes};
 
-pub(crate) use elementwise::{Add, Gated, RoundToBf16, Scale, SoftCap};
+pub(crate) use elementwise::{Activated, Add, Gated, RoundToBf16, Scale, SoftCap};
 #[cfg(test)]
 pub(crate) use heads::STEPS;
 pub(crate) use heads::{CACHE_GROUP, RoundHeads, head_bytes};

@@ -151,6 +151,18 @@ proptest! {
     }
 
     #[test]
+    fn activations_are_those_of_a_gate_of_one([x] in rows(1..200)) {
+        let (width, ones) = (x.len(), vec![1.0; x.len()]);
+        for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+            let row = output(width, |out| Activated { x: x.as_ptr(), activation, width, out });
+            let gated = output(width, |out| Gated {
+                gate: x.as_ptr(), up: ones.as_ptr(), activation, width, out,
+            });
+            prop_assert_eq!(row, gated);
+        }
+    }
+
+    #[test]
     fn sums_scales_and_caps([a, b] in rows(1..200), factor in -2.0f32..2.0, cap in 0.5f32..50.0) {
         let width = a.len();
         let (x, wide_factor, wide_cap) = (a.as_ptr(), f64::from(factor), f64::from(cap));

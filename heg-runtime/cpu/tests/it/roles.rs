@@ -5,7 +5,7 @@ use heg_artifacts::program::{Attention, Buffer, BufferId, BufferPlace, Program, 
 use heg_cpu::{
     Activations, CacheForm, CpuCall, CpuDevice, CpuDeviceOptions, CpuKernel, Isa, ProgramRows,
 };
-use heg_spec::Group;
+use heg_spec::{Group, Sight};
 use std::num::NonZeroUsize;
 
 fn port(role: Role, rows: Rows, width: u32) -> Port {
@@ -36,6 +36,7 @@ fn attention(inputs: Vec<Port>) -> (Declared, Program) {
         scale: 0.1,
         window: None,
         softcap: None,
+        sight: Sight::Causal,
     };
     let program = Program {
         buffers: vec![

@@ -6,7 +6,7 @@ use heg_artifacts::program::{
     Activation, Attention, Buffer, BufferId, BufferPlace, ParameterId, Part, Program, Residual,
     RowForm, Step, scratch_width,
 };
-use heg_spec::{Group, GroupColumns};
+use heg_spec::{Group, GroupColumns, Sight};
 
 /// Builds a program with consecutive buffers in scratch memory.
 #[derive(Default)]
@@ -187,6 +187,7 @@ pub(super) fn mha(sizes: Sizes, window: Option<u32>, softcap: Option<f32>) -> (K
             scale: 0.3,
             window,
             softcap,
+            sight: Sight::Causal,
         },
         out,
     });

@@ -29,7 +29,7 @@ fn rows() -> Arc<ActivationRows> {
         hidden: 1,
         query: 1,
         key: 1,
-        vocab: 1,
+        head: 1,
         element: TensorType::F32,
         kv: TensorType::F32,
     };

@@ -28,12 +28,14 @@ use super::message::{Arrival, Message, receive};
 use super::pace::{Expected, Pace};
 use super::prefix::PrefixRows;
 use super::report::Warmed;
-use super::request::{Request, ScopeId, refuse};
+use super::request::{AnswerKind, Request, ScopeId, refuse};
 use super::served::Served;
 use super::status::{LaneStatus, Status};
 use super::successor::Successors;
+use super::vectors::is_whole;
 use super::waits::{Entry, Waits};
 use super::warming::Warming;
+use heg_artifacts::manifest::TextVectors;
 use heg_costs::AnnotatedCosts;
 use heg_draft::History;
 use heg_exec::mem::ActivationRows;
@@ -87,6 +89,8 @@ pub(super) struct Serving {
     model: ModelShape,
     /// End-of-sequence tokens of the model.
     eos_ids: Vec<u32>,
+    /// The vectors that the model gives, if it gives some.
+    vectors: Option<TextVectors>,
 }
 
 /// A launch that a lane is running.
@@ -161,6 +165,7 @@ impl Serving {
             machine,
             pulse,
             eos_ids,
+            vectors: manifest.vectors,
             scheduler,
             pace,
             start: Instant::now(),
@@ -358,19 +363,24 @@ impl Serving {
         let submission = Submission {
             id,
             client: ClientId(request.scope.0),
-            flow: Some(flow),
+            // Nothing goes on behind a text that only has a vector.
+            flow: (request.kind == AnswerKind::Tokens).then_some(flow),
             class: request.class,
             prompt_tokens: request.prompt.len() as u32,
             shared_tokens,
             kept_tokens: kept.as_ref().map_or(0, |kept| kept.tokens() as u32),
             output_tokens_max: request.tokens_max,
             deadline,
-            prompt_logits: match request.prompt_log_probs {
-                Some(_) => PromptLogits::AllRows,
-                None => PromptLogits::LastRow,
+            prompt_logits: match (request.kind, self.vectors, request.prompt_log_probs) {
+                (AnswerKind::Vector, Some(vectors), _) if is_whole(vectors) => {
+                    PromptLogits::WholePrompt
+                }
+                (AnswerKind::Tokens, _, Some(_)) => PromptLogits::AllRows,
+                _ => PromptLogits::LastRow,
             },
         };
-        let served = match Served::new(id, request, &self.eos_ids) {
+        let vectors = self.vectors.filter(|_| request.kind == AnswerKind::Vector);
+        let served = match Served::new(id, request, (&self.eos_ids, vectors)) {
             Ok(served) => served,
             Err(error) => return refuse(listener, Finish::Failed, Some(Arc::new(error))),
         };
@@ -401,7 +411,7 @@ impl Serving {
         kept: Option<PrefixRows>,
     ) -> (FlowId, u32, Option<PrefixRows>) {
         let (flow, shared_tokens) = self.flow_of(request);
-        let wants_all_rows = request.prompt_log_probs.is_some();
+        let wants_all_rows = request.wants_all_rows();
         let is_longer = |kept: &PrefixRows| kept.tokens() as u32 >= shared_tokens + SHARED_MIN;
         let kept = kept.filter(|kept| !wants_all_rows && is_longer(kept));
         match (&kept, request.flow) {
@@ -417,7 +427,7 @@ impl Serving {
     /// probabilities of its prompt continues nothing.
     fn flow_of(&mut self, request: &Request) -> (FlowId, u32) {
         let memory = &self.room.memory;
-        let wants_all_rows = request.prompt_log_probs.is_some();
+        let wants_all_rows = request.wants_all_rows();
         match request.flow {
             Some(flow) if wants_all_rows => return (flow, 0),
             Some(flow) => {

@@ -88,6 +88,7 @@ impl Serving {
         let Done {
             layers,
             tokens,
+            vectors,
             scores,
             likeliest,
             last_layer,
@@ -104,7 +105,7 @@ impl Serving {
                 live.scored(scores);
             }
         }
-        let mut ended = Vec::new();
+        let mut ended = self.complete(vectors);
         let mut given: Vec<Given> = Vec::new();
         for (id, next) in tokens {
             let Some(live) = self.live.get_mut(&id).filter(|_| !ended.contains(&id)) else {
@@ -147,6 +148,18 @@ impl Serving {
             ended,
             given,
         }
+    }
+
+    /// Takes in vectors, each the whole answer of its request; returns the requests that have ended with them.
+    fn complete(&mut self, vectors: Vec<(RequestId, Vec<f32>)>) -> Vec<RequestId> {
+        let mut ended = Vec::new();
+        for (id, vector) in vectors {
+            if let Some(live) = self.live.get_mut(&id) {
+                live.complete(vector);
+                ended.push(id);
+            }
+        }
+        ended
     }
 
     fn failed(&mut self, ticket: Ticket, failure: Failure, requests: &[RequestId]) -> Event {

@@ -115,6 +115,21 @@ impl Worker {
         };
         for part in &parts {
             let served = &part.member.served;
+            if let Some(vectors) = served.vectors.filter(|_| part.is_last) {
+                let Span {
+                    row,
+                    tokens,
+                    position,
+                } = part.span;
+                let span_of = |at: usize| Span {
+                    row: row + at - position,
+                    tokens: 1,
+                    position: at,
+                };
+                let vector = self.vector(vectors, &rows, position + tokens, span_of)?;
+                done.vectors.push((served.id, vector));
+                continue;
+            }
             let scores = self.score_span(served, &rows, part.span)?;
             done.add_scores(served.id, scores);
         }
@@ -136,10 +151,10 @@ impl Worker {
             member.served.with_tokens(|tokens| {
                 let tokens = tokens.get(known.clone());
                 let tokens = tokens.ok_or_else(|| bug!("a span has tokens that are unknown"))?;
-                self.executor.embed(tokens, rows, span.row)
+                self.executor.embed((tokens, span.position), rows, span.row)
             })?;
-            self.executor
-                .embed(draft.tokens, rows, span.row + known.len())?;
+            let drafted = (draft.tokens, span.position + known.len());
+            self.executor.embed(drafted, rows, span.row + known.len())?;
         }
         Ok(())
     }
@@ -319,7 +334,9 @@ const BLOCK: usize = 512;
 /// Returns the rows that tokens are chosen from: the last one of a prompt, or that of a request's last token and
 /// those of its draft.
 fn wanted<'a>(parts: &[Part<'a>], caches: &[&'a KvCache]) -> Vec<Wanted<'a>> {
-    let last = parts.iter().zip(caches).filter(|(part, _)| part.is_last);
+    let gives_tokens = |part: &Part<'_>| part.is_last && part.member.served.vectors.is_none();
+    let last = parts.iter().zip(caches);
+    let last = last.filter(|(part, _)| gives_tokens(part));
     let wanted = last.map(|(part, cache)| {
         let before = part.span.tokens - 1 - part.draft.tokens.len();
         Wanted {

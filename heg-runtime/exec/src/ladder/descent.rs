@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use heg_artifacts::manifest::Kernel;
+use heg_artifacts::manifest::{Kernel, Variant};
 use heg_spec::DeviceClass;
 use serde::Serialize;
 
-use super::{DeviceFacts, Misfit, Rung, RungSource};
+use super::{DeviceFacts, Misfit, Plan, Rung, RungSource};
 
 /// A rung that was passed over, with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -116,6 +116,26 @@ impl DescentStep {
             source: Some(source),
             ..whole
         }
+    }
+}
+
+/// Notes why a role's GPU cannot run a program.
+pub(super) fn pass_gpu(
+    device: &DeviceFacts,
+    kernel: &Kernel,
+    (index, variant): (usize, &Variant),
+    plan: &mut Plan,
+) {
+    if let Some(Err(message)) = &device.gpu
+        && variant.program.is_some()
+    {
+        let rung = Rung {
+            role: device.role,
+            variant: index,
+            source: RungSource::Gpu,
+        };
+        let step = DescentStep::of(device, kernel, rung);
+        plan.pass(step, Reason::Missing(message.clone()));
     }
 }
 

@@ -117,6 +117,17 @@ impl DeviceFacts {
         }
     }
 
+    /// Leaves the device nothing but CPU programs on the CPU: for a model whose tokens see their whole text.
+    pub(crate) fn keep_to_programs(&mut self) {
+        let why = "its tokens see their whole text, which only CPU programs on the CPU compute";
+        if self.gpu.is_some() {
+            self.gpu = Some(Err(why.to_owned()));
+        }
+        if self.programs.is_none() {
+            self.missing.get_or_insert_with(|| why.to_owned());
+        }
+    }
+
     /// The class of variants that it runs: the CPU's if the CPU plays the role with programs, else those of its role.
     pub(crate) fn variants(&self) -> DeviceClass {
         match self.programs {

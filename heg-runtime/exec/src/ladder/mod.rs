@@ -25,9 +25,10 @@ use std::collections::BTreeMap;
 use heg_artifacts::manifest::{
     Binding, ElementType, Elements, Kernel, Manifest, ShapeClass, Variant,
 };
-use heg_spec::{DeviceClass, Group};
+use heg_spec::{DeviceClass, Group, Sight};
 use serde::{Deserialize, Serialize};
 
+use descent::pass_gpu;
 pub use descent::{Descent, DescentStep, Reason, summary};
 pub use device::{DeviceFacts, GpuFacts, Misfit, NpuFacts};
 use variants::{needed, of_class, programs_of_gpu, size, with_programs};
@@ -106,12 +107,19 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone)]
 pub(crate) struct Ladder {
     devices: Vec<DeviceFacts>,
+    /// The tokens that a token sees: a text that is seen as a whole runs in CPU programs alone.
+    sight: Sight,
     elements: Elements,
 }
 
 impl Ladder {
     /// Makes the ladder of a model on the devices of a SoC; of several with one role, the best comes first.
-    pub(crate) fn new(manifest: &Manifest, devices: Vec<DeviceFacts>) -> Self {
+    pub(crate) fn new(manifest: &Manifest, mut devices: Vec<DeviceFacts>) -> Self {
+        let sight = manifest.vectors.map(|vectors| vectors.sight);
+        let sight = sight.unwrap_or_default();
+        if !sight.is_causal() {
+            devices.iter_mut().for_each(DeviceFacts::keep_to_programs);
+        }
         // Variants of the role's device, if it can be used and has all token-wise kernels.
         let leading = |role: &DeviceClass| {
             let mut usable = devices.iter().filter(|device| device.missing.is_none());
@@ -135,6 +143,7 @@ impl Ladder {
             });
         Self {
             devices,
+            sight,
             elements: elements.unwrap_or(Elements::new(ElementType::F32, None)),
         }
     }
@@ -377,7 +386,9 @@ impl Ladder {
                 Err(misfit) => misfits.push((misfit, at)),
             }
         }
-        rungs.push(rung(RungSource::Ir));
+        if self.sight.is_causal() {
+            rungs.push(rung(RungSource::Ir));
+        }
         (rungs, misfits)
     }
 
@@ -461,26 +472,6 @@ impl Plan {
                 reason,
             });
         }
-    }
-}
-
-/// Notes why a role's GPU cannot run a program.
-fn pass_gpu(
-    device: &DeviceFacts,
-    kernel: &Kernel,
-    (index, variant): (usize, &Variant),
-    plan: &mut Plan,
-) {
-    if let Some(Err(message)) = &device.gpu
-        && variant.program.is_some()
-    {
-        let rung = Rung {
-            role: device.role,
-            variant: index,
-            source: RungSource::Gpu,
-        };
-        let step = DescentStep::of(device, kernel, rung);
-        plan.pass(step, Reason::Missing(message.clone()));
     }
 }
 

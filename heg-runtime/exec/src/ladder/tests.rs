@@ -101,6 +101,7 @@ fn ladder(activations: ElementType, roles: &[DeviceClass]) -> Ladder {
     Ladder {
         devices: roles.iter().map(|role| device(*role)).collect(),
         elements: Elements::new(activations, None),
+        sight: Sight::Causal,
     }
 }
 
@@ -252,6 +253,7 @@ fn a_role_that_runs_programs_takes_the_cpus_variants() {
             with_programs(DeviceClass::Igpu),
         ],
         elements: Elements::new(ElementType::F32, None),
+        sight: Sight::Causal,
     };
     let mut refused = Refused::new();
     for (role, source) in [
@@ -275,6 +277,27 @@ fn a_role_that_runs_programs_takes_the_cpus_variants() {
     );
 }
 
+/// Tokens that see their whole text would see padding too, so neither plugins nor IRs run them.
+#[test]
+fn a_text_that_is_seen_as_a_whole_runs_in_programs_alone() {
+    let mut kernel = ffn(&[]);
+    kernel.variants[0].program = Some(SectionId::of(b"program"));
+    let mut devices = [DeviceClass::Igpu, DeviceClass::Cpu].map(device);
+    devices[0].gpu = Some(Err("none".to_owned()));
+    devices[1].programs = Some("portable, I8".to_owned());
+    devices.iter_mut().for_each(DeviceFacts::keep_to_programs);
+    let ladder = Ladder {
+        devices: devices.into(),
+        elements: Elements::new(ElementType::F32, None),
+        sight: Sight::Whole,
+    };
+    let sources: Vec<RungSource> = ladder.all(&kernel).iter().map(|it| it.source).collect();
+    assert_eq!(sources, [RungSource::Program]);
+    let plan = ladder.plan(&kernel, need(8), &Refused::new());
+    assert!(plan.complete);
+    insta::assert_snapshot!(summary(&plan.descents).join("\n"));
+}
+
 #[test]
 fn a_gpu_runs_programs_before_the_cpu_that_plays_the_role() {
     let mut kernel = ffn(&[]);
@@ -287,6 +310,7 @@ fn a_gpu_runs_programs_before_the_cpu_that_plays_the_role() {
             ..device(DeviceClass::Igpu)
         }],
         elements: Elements::new(ElementType::F32, None),
+        sight: Sight::Causal,
     };
     let facts = GpuFacts {
         name: "a GPU".to_owned(),
@@ -333,6 +357,7 @@ fn a_gpu_runs_programs_before_the_device_that_openvino_has() {
         ],
         // Those of an NPU: programs of the GPU go with them, the CPU's IRs do not.
         elements: Elements::new(ElementType::F16, None),
+        sight: Sight::Causal,
     };
     let facts = GpuFacts {
         name: "a GPU".to_owned(),
@@ -460,7 +485,7 @@ proptest! {
     ) {
         let kv = if narrow { ElementType::Bf16 } else { activations };
         let elements = Elements { activations, kv };
-        let ladder = Ladder { devices, elements };
+        let ladder = Ladder { devices, elements, sight: Sight::Causal };
         let mut refused = Refused::new();
         for pick in picks {
             let plan = ladder.plan(&kernel, need(tokens), &refused);

@@ -192,8 +192,8 @@ pub struct Widths {
     pub query: usize,
     /// Elements of all keys of a token.
     pub key: usize,
-    /// Tokens of the vocabulary.
-    pub vocab: usize,
+    /// Elements of a row that the head gives: tokens of the vocabulary, or those of a vector.
+    pub head: usize,
     /// Element type of all rows except keys, values, logits and positions.
     pub element: TensorType,
     /// Element type of keys and values.
@@ -253,7 +253,7 @@ impl Scratch {
             keys: buffer(rows, widths.key, widths.kv)?,
             values: buffer(rows, widths.key, widths.kv)?,
             last: buffer(head_rows, widths.hidden, widths.element)?,
-            logits: buffer(head_rows, widths.vocab, TensorType::F32)?,
+            logits: buffer(head_rows, widths.head, TensorType::F32)?,
             position: buffer(1, 1, TensorType::I64)?,
         })
     }

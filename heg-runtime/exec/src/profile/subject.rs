@@ -225,7 +225,7 @@ fn prepare_call(
         let rows = match port.role {
             Role::Key | Role::Value => context,
             Role::Hidden | Role::Query | Role::Attended => tokens,
-            Role::Position | Role::Cos | Role::Sin | Role::Logits => continue,
+            Role::Position | Role::Cos | Role::Sin | Role::Logits | Role::Vector => continue,
         };
         lone.set(port.role, noise.first(rows * port.width as usize))?;
     }

@@ -121,6 +121,10 @@ impl Shaper<'_> {
             Step::Scale { x, out, .. } => self.elementwise(operation::SCALE, *x, *out),
             Step::SoftCap { x, out, .. } => self.elementwise(operation::SOFT_CAP, *x, *out),
             Step::Add { a, out, .. } => self.elementwise(operation::ADD, *a, *out),
+            // No module computes an activation alone: `GpuProgram` refuses it.
+            Step::Activated { x, activation, out } => {
+                self.elementwise(gated(*activation), *x, *out)
+            }
             Step::Gated {
                 gate,
                 activation,

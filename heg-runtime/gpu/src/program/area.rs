@@ -234,6 +234,7 @@ fn is_on_rows(step: &Step) -> bool {
             | Step::Scale { .. }
             | Step::SoftCap { .. }
             | Step::Add { .. }
+            | Step::Activated { .. }
             | Step::Gated { .. }
     )
 }

@@ -144,16 +144,8 @@ impl GpuProgram {
                 let found = "keys or values".to_owned();
                 return refuse("a step", found, "rows of floats");
             }
-            match step {
-                Step::RmsNorm { groups, .. } if *groups > GROUPS_MAX => {
-                    let found = format!("{groups} parts");
-                    return refuse("a norm", found, &format!("at most {GROUPS_MAX} parts"));
-                }
-                Step::Attention { attributes, .. } if attributes.head_dim > HEAD_MAX => {
-                    let found = format!("{} elements", attributes.head_dim);
-                    return refuse("a head", found, &format!("at most {HEAD_MAX} elements"));
-                }
-                _ => {}
+            if let Some((what, found, expected)) = unsupported(step) {
+                return refuse(what, found, &expected);
             }
         }
         let widths = self.program.buffers.iter().zip(self.shapes.are_integers());
@@ -199,6 +191,30 @@ impl GpuProgram {
         let buffer = self.program.buffers.get(id.0 as usize);
         let port = buffer.and_then(|buffer| self.port_of(buffer.place));
         port.is_some_and(|port| is_cache(port.role))
+    }
+}
+
+/// The part of a step that no module computes, what was found there and what is computed.
+fn unsupported(step: &Step) -> Option<(&'static str, String, String)> {
+    match step {
+        Step::RmsNorm { groups, .. } if *groups > GROUPS_MAX => {
+            let found = format!("{groups} parts");
+            Some(("a norm", found, format!("at most {GROUPS_MAX} parts")))
+        }
+        Step::Attention { attributes, .. } if attributes.head_dim > HEAD_MAX => {
+            let found = format!("{} elements", attributes.head_dim);
+            Some(("a head", found, format!("at most {HEAD_MAX} elements")))
+        }
+        Step::Attention { attributes, .. } if !attributes.sight.is_causal() => {
+            let found = "over the whole text".to_owned();
+            let expected = "one over tokens before each token".to_owned();
+            Some(("an attention", found, expected))
+        }
+        Step::Activated { activation, .. } => {
+            let found = format!("{activation:?} alone");
+            Some(("an activation", found, "one that gates".to_owned()))
+        }
+        _ => None,
     }
 }
 

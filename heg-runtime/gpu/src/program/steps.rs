@@ -168,6 +168,8 @@ impl Writer<'_> {
                 let buffers = RowBuffers::new(a, out).and(b);
                 self.elementwise(shape, buffers, *b_scale)
             }
+            // Refused when the program was made.
+            Step::Activated { x, out, .. } => self.elementwise(shape, RowBuffers::new(x, out), 0.0),
             Step::Gated { gate, up, out, .. } => {
                 let buffers = RowBuffers::new(gate, out).and(up);
                 self.elementwise(shape, buffers, 0.0)
@@ -236,6 +238,7 @@ impl Writer<'_> {
             scale,
             window,
             softcap,
+            sight: _,
         } = *attributes;
         let (query, keys) = (self.port(Role::Query), self.cached(Role::Key));
         let (values, to) = (self.cached(Role::Value), self.placed(out));

@@ -4,6 +4,7 @@ use heg_artifacts::manifest::{ElementType, Role, Rows};
 use heg_artifacts::program::{Attention, Step};
 use heg_cpu::Activations;
 use heg_gpu::{GpuOptions, Treatment};
+use heg_spec::Sight;
 
 use crate::both::{Builder, Sequence, Subject, check};
 use crate::device::device_of;
@@ -30,6 +31,7 @@ fn subject(noise: &mut Noise, kv: ElementType) -> Subject {
             scale: 0.13,
             window: noise.is().then(|| noise.between(1, 90)),
             softcap: noise.is().then_some(20.0),
+            sight: Sight::Causal,
         },
         out,
     });

@@ -6,7 +6,7 @@ use crate::batch::CONTEXT_STEP;
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{LayerKernel, Segment};
 use crate::prefill::{Prefill, PromptWindow};
-use crate::request::{Class, Lane, RequestId, Submission};
+use crate::request::{Class, Lane, PromptLogits, RequestId, Submission};
 
 impl<C: Costs> AgentXpu<C> {
     /// Estimated time that a prompt still needs, alone on its lanes, in µs (v1 6.2).
@@ -55,7 +55,7 @@ impl<C: Costs> AgentXpu<C> {
         }
         let shared = entry.submission.known_tokens();
         let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
-        let chunk = self.chunk_tokens(entry.class());
+        let chunk = self.segment_tokens(&entry.submission);
         let fresh = Prefill::new(self.model, reused, entry.prompt_tokens, chunk);
         self.remaining_us(&fresh.wanting(entry.submission.prompt_logits), slowdown)
     }
@@ -86,9 +86,17 @@ impl<C: Costs> AgentXpu<C> {
 
     /// The segments of a request's prompt that are on their way through the layers at once.
     pub(super) fn window_of(&self, submission: &Submission) -> PromptWindow {
-        let chunk = self.chunk_tokens(submission.class);
+        let chunk = self.segment_tokens(submission);
         let tokens = self.policy.prefill.window_tokens;
         PromptWindow::new(chunk, tokens, submission.prompt_logits)
+    }
+
+    /// Tokens of a full segment of a request's prompt.
+    fn segment_tokens(&self, submission: &Submission) -> u32 {
+        match submission.prompt_logits {
+            PromptLogits::LastRow | PromptLogits::AllRows => self.chunk_tokens(submission.class),
+            PromptLogits::WholePrompt => submission.prompt_tokens,
+        }
     }
 
     /// Tokens of a full chunk of a prompt of a class.

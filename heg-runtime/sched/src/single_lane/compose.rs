@@ -9,7 +9,7 @@ use crate::batch::{Candidate, with_drafts};
 use crate::costs::{Call, Costs};
 use crate::event::{Decoding, Segment};
 use crate::mechanism::Mechanism;
-use crate::request::{Micros, RequestId};
+use crate::request::{Micros, PromptLogits, RequestId};
 use crate::rows::in_equal_rows;
 
 impl<C: Costs> SingleLane<C> {
@@ -65,11 +65,18 @@ impl<C: Costs> SingleLane<C> {
         let mut waiting: Vec<&Entry> = waiting.copied().collect();
         self.sort_by_turn(&mut waiting);
         for entry in waiting {
-            let tokens = left.min(entry.prompt_tokens - entry.own.cached);
+            let rest = entry.prompt_tokens - entry.own.cached;
+            let tokens = match entry.submission.prompt_logits {
+                PromptLogits::LastRow | PromptLogits::AllRows => left.min(rest),
+                // One that is longer than the budget runs alone.
+                PromptLogits::WholePrompt if prompts.is_empty() && decoding == 0 => rest,
+                PromptLogits::WholePrompt if rest > left => 0,
+                PromptLogits::WholePrompt => rest,
+            };
             if tokens == 0 {
                 break;
             }
-            left -= tokens;
+            left = left.saturating_sub(tokens);
             let segment = Segment {
                 position: entry.own.cached,
                 tokens,

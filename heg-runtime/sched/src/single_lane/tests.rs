@@ -83,6 +83,14 @@ impl Driver {
     }
 
     fn submit(&mut self, id: u64, class: Class, prompt_tokens: u32, flow: Option<u64>) {
+        self.submit_wanting(PromptLogits::LastRow, (id, class, prompt_tokens, flow));
+    }
+
+    fn submit_wanting(
+        &mut self,
+        prompt_logits: PromptLogits,
+        (id, class, prompt_tokens, flow): (u64, Class, u32, Option<u64>),
+    ) {
         self.hear(Event::Submit(Submission {
             id: RequestId(id),
             client: ClientId::default(),
@@ -93,7 +101,7 @@ impl Driver {
             kept_tokens: 0,
             output_tokens_max: 2,
             deadline: None,
-            prompt_logits: PromptLogits::LastRow,
+            prompt_logits,
         }));
     }
 
@@ -148,6 +156,25 @@ fn prompts_fill_what_decoding_leaves_of_the_budget() {
     assert_eq!(driver.iteration(), (vec![], vec![(2, 99, 150), (3, 0, 30)]));
     driver.done();
     assert_eq!(driver.iteration(), (vec![2, 3], vec![]));
+    driver.done();
+    assert!(driver.scheduler.is_idle());
+}
+
+#[test]
+fn whole_prompts_are_never_cut() {
+    let mut driver = Driver::new("igpu-continuous-batching", |_| {});
+    for (id, tokens) in [(1, 60), (2, 50), (3, 40), (4, 150)] {
+        let asked = (id, Class::Proactive, tokens, None);
+        driver.submit_wanting(PromptLogits::WholePrompt, asked);
+    }
+    assert_eq!(driver.iteration(), (vec![], vec![(1, 0, 60)]));
+    driver.done();
+    assert_eq!(driver.iteration(), (vec![1], vec![(2, 0, 50), (3, 0, 40)]));
+    driver.done();
+    assert_eq!(driver.iteration(), (vec![2, 3], vec![]));
+    driver.done();
+    assert_eq!(driver.iteration(), (vec![], vec![(4, 0, 150)]));
+    driver.done();
     driver.done();
     assert!(driver.scheduler.is_idle());
 }

@@ -145,11 +145,13 @@ pub(super) fn translate(fields: &mut Fields) -> Result<Vec<&'static str>> {
     {
         fields.only(field, is_neutral, limit)?;
     }
-    let mut ignored = Vec::new();
-    for name in WITHOUT_EFFECT {
-        ignored.extend(fields.take(name).map(|_| name));
-    }
-    Ok(ignored)
+    Ok(without_effect(fields))
+}
+
+/// Takes the fields that change nothing, and returns their names.
+pub(super) fn without_effect(fields: &mut Fields) -> Vec<&'static str> {
+    let ignored = WITHOUT_EFFECT.into_iter();
+    ignored.filter(|name| fields.take(name).is_some()).collect()
 }
 
 /// Takes fields that other interfaces have for what chat templates call variables. Returns their names with those of the

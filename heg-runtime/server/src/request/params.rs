@@ -318,7 +318,7 @@ pub(super) fn delivery(fields: &mut Fields) -> Result<Delivery> {
 
 /// Takes the class: `priority` by name or, as in vLLM, as a number that grows with patience; else OpenAI's
 /// `service_tier`.
-fn class(fields: &mut Fields) -> Result<Class> {
+pub(super) fn class(fields: &mut Fields) -> Result<Class> {
     let expected = "reactive, proactive, or an integer (above 0 is proactive)";
     let tier = fields.take("service_tier");
     match fields.take("priority") {

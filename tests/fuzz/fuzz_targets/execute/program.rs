@@ -5,7 +5,7 @@ use heg_artifacts::program::{
     Activation, Attention, Buffer, BufferId, BufferPlace, ParameterId, Part, Program, Residual,
     RowForm, Step, scratch_width,
 };
-use heg_spec::{Group, GroupColumns};
+use heg_spec::{Group, GroupColumns, Sight};
 
 use super::choices::Choices;
 
@@ -160,7 +160,11 @@ impl<'a, 'b> Maker<'a, 'b> {
                 .push(port(role, Rows::Context, kv_heads * head_dim));
         }
         self.inputs.push(port(Role::Position, Rows::One, 1));
-        let window = self.choices.below(2) == 0;
+        let sight = match self.choices.below(4) {
+            0 => Sight::Whole,
+            _ => Sight::Causal,
+        };
+        let window = sight.is_causal() && self.choices.below(2) == 0;
         Attention {
             heads,
             kv_heads,
@@ -168,6 +172,7 @@ impl<'a, 'b> Maker<'a, 'b> {
             scale: 0.2,
             window: window.then(|| 1 + self.choices.below(50) as u32),
             softcap: (self.choices.below(2) == 0).then_some(20.0),
+            sight,
         }
     }
 
@@ -235,7 +240,7 @@ impl<'a, 'b> Maker<'a, 'b> {
     fn add_step(&mut self) {
         let x = self.choices.one(&self.readable);
         let width = self.width_of(x);
-        let step = match self.choices.below(12) {
+        let step = match self.choices.below(13) {
             0 => self.rms_norm(x, width),
             1 => Step::LayerNorm {
                 x,
@@ -255,11 +260,12 @@ impl<'a, 'b> Maker<'a, 'b> {
             5 => Step::Gated {
                 gate: x,
                 up: self.as_wide(width),
-                activation: self.choices.one(&[
-                    Activation::Silu,
-                    Activation::Gelu,
-                    Activation::GeluTanh,
-                ]),
+                activation: self.choices.one(&ACTIVATIONS),
+                out: self.out(width),
+            },
+            9 => Step::Activated {
+                x,
+                activation: self.choices.one(&ACTIVATIONS),
                 out: self.out(width),
             },
             6 => Step::Add {
@@ -370,3 +376,6 @@ impl<'a, 'b> Maker<'a, 'b> {
         self.steps.push(Step::Copy { x, out });
     }
 }
+
+/// All activations.
+const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::Gelu, Activation::GeluTanh];

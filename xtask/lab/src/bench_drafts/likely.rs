@@ -40,7 +40,7 @@ fn likely(engine: &Engine, prompt: &[u32]) -> Option<Arc<[Likely]>> {
         match update {
             Update::Prompt(scores) => rows.extend(scores.iter().map(row)),
             Update::Token { log_probs, .. } => rows.extend(log_probs.as_deref().map(row)),
-            Update::Accepted { .. } | Update::Finished(_) => {}
+            Update::Accepted { .. } | Update::Vector(_) | Update::Finished(_) => {}
         }
     }
     (rows.len() == prompt.len()).then(|| rows.into())

@@ -46,6 +46,7 @@ impl TextAssets {
             chat_template: template::chosen(&vocabulary.templates)?,
             special_tokens: special.texts(&tokens),
             eos_ids: special.ends,
+            pooled: None,
             source_hashes: std::collections::BTreeMap::new(),
         })
     }

@@ -87,9 +87,12 @@ fn place(bound: &BoundPort, call: &AloneCall<'_>) -> (usize, usize) {
         // A table on the device begins with position 0.
         Role::Cos | Role::Sin => (call.position, call.tokens),
         Role::Key | Role::Value => (0, call.position + call.tokens),
-        Role::Hidden | Role::Query | Role::Attended | Role::Logits | Role::Position => {
-            (0, call.tokens)
-        }
+        Role::Hidden
+        | Role::Query
+        | Role::Attended
+        | Role::Logits
+        | Role::Vector
+        | Role::Position => (0, call.tokens),
     }
 }
 

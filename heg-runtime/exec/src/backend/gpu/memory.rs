@@ -64,7 +64,13 @@ impl Passed {
             Role::Hidden => Some(Self::Hidden((layer + usize::from(is_output)) % 2)),
             Role::Query => Some(Self::Query),
             Role::Attended => Some(Self::Attended),
-            Role::Key | Role::Value | Role::Cos | Role::Sin | Role::Logits | Role::Position => None,
+            Role::Key
+            | Role::Value
+            | Role::Cos
+            | Role::Sin
+            | Role::Logits
+            | Role::Vector
+            | Role::Position => None,
         }
     }
 }
@@ -226,7 +232,7 @@ impl LaneMemory {
         let is_head = chosen.launch.group == Group::Head;
         let region = match port.role {
             Role::Hidden if is_head => Some(self.last.clone()),
-            Role::Logits => Some(self.logits.clone()),
+            Role::Logits | Role::Vector => Some(self.logits.clone()),
             Role::Cos => Some(rotary(0)?),
             Role::Sin => Some(rotary(1)?),
             Role::Key | Role::Value | Role::Position => return Ok(None),

@@ -153,7 +153,7 @@ impl<'a> Ports<'_, 'a> {
             Role::Value => self.cached(Half::Values, into),
             Role::Cos => self.rotary(0, into),
             Role::Sin => self.rotary(1, into),
-            Role::Logits => {
+            Role::Logits | Role::Vector => {
                 let logits = &self.scratch.logits;
                 into.port([logits.for_program(0, self.batch.spans.len())])
             }

@@ -185,16 +185,17 @@ impl World {
     }
 
     fn submitted(&mut self, submission: &Submission) {
-        let chunk_tokens = match submission.class {
-            Class::Reactive => self.chunk_tokens[0],
-            Class::Proactive => self.chunk_tokens[1],
+        let chunk_tokens = match (submission.prompt_logits, submission.class) {
+            (PromptLogits::WholePrompt, _) => submission.prompt_tokens.max(1),
+            (_, Class::Reactive) => self.chunk_tokens[0],
+            (_, Class::Proactive) => self.chunk_tokens[1],
         };
         let seen = Seen {
             submission: *submission,
             chunk_tokens,
             segments_max: match submission.prompt_logits {
                 PromptLogits::LastRow => (self.window_tokens / chunk_tokens).max(1),
-                PromptLogits::AllRows => u32::MAX,
+                PromptLogits::AllRows | PromptLogits::WholePrompt => u32::MAX,
             },
             phase: Phase::Queued,
             prompt_tokens: submission.prompt_tokens,

@@ -1,6 +1,6 @@
 //! A request in the checker's world: its phase, its memory, and the progress of its prompt.
 
-use heg_sched::{Class, LayerKernel, Micros, ModelShape, PromptLogits, Segment, Submission};
+use heg_sched::{Class, LayerKernel, Micros, ModelShape, Segment, Submission};
 
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Seen {
         let (tokens, logits) = (self.prompt_tokens, self.submission.prompt_logits);
         move |part| {
             let last = part.segment.context() == tokens;
-            let whole = last || logits == PromptLogits::AllRows;
+            let whole = last || logits.is_of_all_rows();
             3 * layers - if whole { 0 } else { 2 }
         }
     }

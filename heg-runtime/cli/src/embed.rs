@@ -1,0 +1,133 @@
+//! `heg embed`: the vectors of texts, from an option or line by line from standard input.
+
+use std::io::{BufRead, Write};
+
+use clap::Args;
+use heg_runtime::engine::{Engine, EngineOptions, Request, Speculation};
+use heg_runtime::{Loaded, NoVector, RuntimeError, TEXTS_MAX, Texts, read_policy};
+use heg_text::{Special, Tokenizer};
+use serde::Serialize;
+
+use crate::failure::{input, unfinished};
+use crate::options::{Machine, print_descents};
+use crate::text_guard::guarded;
+
+/// Arguments of `heg embed`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    machine: Machine,
+    /// A text; may be given several times [default: each line of standard input is one]
+    #[arg(long, value_name = "TEXT")]
+    text: Vec<String>,
+    /// Print a JSON object for each text
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "Examples:
+  heg embed minilm.heg --text 'Will it rain in Oslo tomorrow?'
+  heg embed minilm.heg --json < sentences.txt > vectors.jsonl";
+
+/// How texts share the device: several run at once.
+const POLICY: &str = "cpu-continuous-batching";
+
+/// What is printed for a text with `--json`.
+#[derive(Serialize)]
+struct Line {
+    /// The vector.
+    vector: Vec<f32>,
+    /// Tokens of the text.
+    tokens: usize,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let loaded = arguments.machine.open()?;
+    let loader = arguments.machine.loader(&loaded)?;
+    let options = EngineOptions {
+        exec: arguments.machine.executor_options(&loader),
+        speculation: Speculation::Off,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(loader, read_policy(POLICY)?, options)?;
+    let tokenizer = guarded(|| loaded.tokenizer())?;
+    engine.wait_ready()?;
+    print_descents(&engine.descents());
+    let mut work = Embedding {
+        engine: &engine,
+        tokenizer: &tokenizer,
+        json: arguments.json,
+        texts: Texts::new(&engine),
+        tokens: Vec::new(),
+    };
+    if arguments.text.is_empty() {
+        for line in std::io::stdin().lock().lines() {
+            let line = line.map_err(|error| input(format!("cannot read the texts: {error}")))?;
+            work.ask(&line)?;
+        }
+    } else {
+        arguments.text.iter().try_for_each(|text| work.ask(text))?;
+    }
+    work.finish()?;
+    remember(arguments, &loaded)
+}
+
+fn remember(arguments: &Arguments, loaded: &Loaded) -> anyhow::Result<()> {
+    Ok(arguments.machine.remember(loaded)?)
+}
+
+/// Texts on their way to the output.
+struct Embedding<'a> {
+    engine: &'a Engine,
+    tokenizer: &'a Tokenizer,
+    json: bool,
+    texts: Texts<'a>,
+    /// Tokens of each text whose vector was not printed yet.
+    tokens: Vec<usize>,
+}
+
+impl Embedding<'_> {
+    /// Asks for the vector of a text, and prints those that came before if too many are on their way.
+    fn ask(&mut self, text: &str) -> anyhow::Result<()> {
+        let tokens = guarded(|| self.tokenizer.encode(text, Special::Add));
+        let tokens = tokens.map_err(RuntimeError::from)?;
+        let count = tokens.len();
+        self.engine.check(&tokens)?;
+        self.texts.ask(Request::vector(tokens))?;
+        self.tokens.push(count);
+        match self.texts.len() < TEXTS_MAX {
+            true => Ok(()),
+            false => self.print_next(),
+        }
+    }
+
+    /// Prints the vectors of all texts that are left.
+    fn finish(&mut self) -> anyhow::Result<()> {
+        while !self.texts.is_empty() {
+            self.print_next()?;
+        }
+        Ok(())
+    }
+
+    fn print_next(&mut self) -> anyhow::Result<()> {
+        let Some(vector) = self.texts.next() else {
+            return Ok(());
+        };
+        let vector = vector.map_err(|why| match why {
+            NoVector::Refused(error) => RuntimeError::from(error).into(),
+            NoVector::Ended(ending) => unfinished(*ending),
+        })?;
+        let tokens = self.tokens.remove(0);
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            let line = serde_json::to_string(&Line { vector, tokens })?;
+            writeln!(out, "{line}")?;
+        } else {
+            let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
+            writeln!(out, "{}", numbers.join(" "))?;
+        }
+        Ok(())
+    }
+}

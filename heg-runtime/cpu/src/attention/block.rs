@@ -125,7 +125,11 @@ impl Next {
         tokens: usize,
         steps: usize,
     ) -> Self {
-        let row_bytes = head_bytes::<E>(keys.len);
+        let row_bytes = match E::HAS_SCALES {
+            // The line with the scales is that of the next head's elements.
+            true => keys.len * E::BYTES,
+            false => head_bytes::<E>(keys.len),
+        };
         Self {
             keys,
             values,

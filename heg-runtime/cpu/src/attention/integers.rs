@@ -94,14 +94,18 @@ pub(super) unsafe fn score_tile<L: Lanes>(tile: Tile<'_>, dots: *mut i32, next: 
     let mut first = tokens.start / DOT_KEYS * DOT_KEYS;
     while first < tokens.end {
         next.step();
+        let mut keys = [std::ptr::null::<i8>(); DOT_KEYS];
+        for (number, key) in keys.iter_mut().enumerate() {
+            // Lanes of other tokens get a neighbour's products.
+            let token = (first + number).max(tokens.start).min(tokens.end - 1);
+            let row = token * tile.keys.stride_bytes;
+            *key = tile.keys.start.wrapping_add(row).cast();
+        }
         for group in 0..groups {
             let column = group * CACHE_GROUP;
-            let mut four = [std::ptr::null(); DOT_KEYS];
-            for (number, key) in four.iter_mut().enumerate() {
-                // Lanes of other tokens get a neighbour's products.
-                let token = (first + number).max(tokens.start).min(tokens.end - 1);
-                let key_start = tile.keys.start.wrapping_add(token * tile.keys.stride_bytes);
-                *key = key_start.wrapping_add(column).cast::<i8>();
+            let mut four = keys;
+            for key in &mut four {
+                *key = key.wrapping_add(column);
             }
             let queries = Queries {
                 first: tile.queries.wrapping_add(column),
@@ -170,13 +174,13 @@ pub(super) unsafe fn scale_weights<L: Lanes>(
 /// Rows of `tokens` are readable, and `to` has a block for each group.
 #[inline(always)]
 pub(super) unsafe fn gather_scales(rows: HeadRows, tokens: Range<usize>, to: *mut f32) {
-    for token in tokens {
-        for group in 0..rows.len.div_ceil(CACHE_GROUP) {
+    for group in 0..rows.len.div_ceil(CACHE_GROUP) {
+        let column = rows.len + group * size_of::<u16>();
+        for token in tokens.clone() {
             // SAFETY: scales stand behind the head's elements, a byte each, and the token lies in the block.
             unsafe {
-                let row = rows.start.add(token * rows.stride_bytes + rows.len);
-                let scale = row.add(group * size_of::<u16>()).cast::<u16>();
-                let scale = u32::from(scale.read_unaligned()) << 16;
+                let from = rows.start.add(token * rows.stride_bytes + column);
+                let scale = u32::from(from.cast::<u16>().read_unaligned()) << 16;
                 *to.add(group * BLOCK + token) = f32::from_bits(scale);
             }
         }

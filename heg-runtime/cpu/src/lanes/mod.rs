@@ -41,11 +41,11 @@ pub(crate) mod avx512;
 mod dots;
 pub(crate) mod elements;
 pub(crate) mod functions;
-#[cfg(target_arch = "x86_64")]
-mod pairs;
 pub(crate) mod portable;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86_dots;
 
 pub(crate) use dots::{DOT_COLUMNS, DOT_KEYS, Dots, Queries};
 

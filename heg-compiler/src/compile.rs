@@ -120,8 +120,7 @@ fn compile_from_store(
     let target = &target.pooling(text.pooled);
     let mut plan = Plan::new(target, &config, options.verify)?;
     plan.take_form_of(&checkpoint)?;
-    let store = Store::open(&places.store)?;
-    let params = plan.weights();
+    let (store, params) = (Store::open(&places.store)?, plan.weights());
     checkpoint.check_used(params.iter().map(|param| param.source.name.as_str()))?;
     let total = source_bytes(&checkpoint, &params)?;
     progress.begin(Phase::Lower, 0);

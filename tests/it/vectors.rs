@@ -8,7 +8,7 @@ use heg_runtime::exec::ExecutorOptions;
 use heg_runtime::{Loaded, Texts};
 use heg_sched::{Class, Finish};
 use heg_spec::{WeightForm, shipped};
-use heg_tests::{ENCODERS, Workbench, fetched, fixture, golden};
+use heg_tests::{ENCODERS, Workbench, fetched, fixture, golden, openvino_or_skip};
 use heg_text::Special;
 
 /// Largest difference of an element from the reference in f32; vectors have length one.
@@ -160,6 +160,22 @@ fn a_model_gives_one_kind_of_answer() {
     let expected =
         "the model gives tokens, and the vector of a text was asked for: choose another model";
     assert_eq!(said.to_string(), expected);
+}
+
+/// OpenVINO's plugins are given padding, which a token that sees everything would see.
+#[test]
+fn a_machine_without_programs_is_refused() {
+    let workbench = Workbench::new().unwrap();
+    let bundle = bundle(&workbench, &fixture("golden/bert"), WeightForm::W8A16);
+    if !openvino_or_skip("a_machine_without_programs_is_refused") {
+        return;
+    }
+    let soc = shipped::soc("host-cpu-openvino").unwrap();
+    let loader = Loaded::open(&bundle).unwrap().loader(&soc).unwrap();
+    let policy = shipped::policy("cpu-continuous-batching").unwrap();
+    let refused = Engine::start(loader, policy, EngineOptions::default());
+    let said = refused.err().unwrap().to_string();
+    insta::assert_snapshot!(said, @"nothing is left to run kernel `mha`: CPU: its tokens see their whole text, which only CPU programs on the CPU compute");
 }
 
 /// A model of logits whose folder says how vectors are pooled gives the hidden state behind its last norm, in chunks too.

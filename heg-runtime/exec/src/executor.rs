@@ -153,6 +153,7 @@ impl Executor {
         let bundle = Arc::clone(loader.bundle());
         let manifest = bundle.manifest();
         let model = &manifest.model;
+        loader.ladder().check_sight(manifest)?;
         let ladder = loader.ladder().only(duty.roles());
         let ladder = ladder.without(|device| loader.why_lost(device));
         let most = ladder.largest_calls(manifest);

@@ -19,6 +19,7 @@ fn help() {
         "run",
         "bake",
         "chat",
+        "embed",
         "inspect",
         "verify",
         "bench",

@@ -19,6 +19,7 @@ mod device;
 #[cfg(test)]
 mod tests;
 mod variants;
+mod whole;
 
 use std::collections::BTreeMap;
 

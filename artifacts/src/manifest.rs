@@ -156,7 +156,7 @@ pub struct Embedding {
     /// Learned positions of shape [rows, D] in f32, a row for each position of the context, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<WeightId>,
-    /// Learned kinds of texts of shape [rows, D] in f32, of which the first is added, if there are any.
+    /// Learned kinds of texts of shape [rows, D] in f32, if there are any; the first is added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_types: Option<WeightId>,
 }

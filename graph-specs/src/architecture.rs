@@ -45,7 +45,7 @@ pub struct Architecture {
 /// The rows that a head gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum HeadRows {
-    /// Logits, as wide as the vocabulary, of which the next token is chosen.
+    /// Logits, as wide as the vocabulary, from which the next token is chosen.
     #[default]
     Logits,
     /// Vectors, as wide as the hidden state, which are pooled to one for each text.

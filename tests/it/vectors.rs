@@ -212,7 +212,7 @@ fn decoders_give_the_vector_of_the_last_token() {
     }
 }
 
-/// What ONNX Runtime makes of the sentences in the model's own example, in f32.
+/// ONNX Runtime's vectors of the sentences in the model's own example, in f32.
 #[test]
 fn minilm_gives_the_vectors_of_its_example() {
     let Some(model) = fetched::minilm("minilm_gives_the_vectors_of_its_example") else {

@@ -65,7 +65,7 @@ const PROMPTS: [&str; 4] = [
     "List all events of today",
 ];
 
-/// What a lone server says to all prompts.
+/// A lone server's answers to all prompts.
 fn alone(serve: fn() -> ServedModel) -> Vec<Value> {
     let host = Host::serving(serve, |_| ());
     let answer = |prompt: &&str| {

@@ -33,7 +33,7 @@ const EXAMPLES: &str = "Examples:
 /// How texts share the device: several run at once.
 const POLICY: &str = "cpu-continuous-batching";
 
-/// What is printed for a text with `--json`.
+/// The line that is printed for a text with `--json`.
 #[derive(Serialize)]
 struct Line {
     /// The vector.

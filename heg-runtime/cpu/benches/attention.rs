@@ -54,7 +54,7 @@ const CONTEXTS: [(usize, usize); 6] = [
 /// Bytes of the caches in bf16 that take turns, at least: more than a processor's own.
 const TURN_BYTES: usize = 192 << 20;
 
-/// Rounds of which the fastest counts.
+/// Number of rounds; the fastest counts.
 const ROUNDS: usize = 9;
 
 fn main() {

@@ -143,7 +143,7 @@ impl Request {
     }
 
     /// Makes a request for the vector of a text, on a model that gives vectors. It is background work of a flow of its
-    /// own, of which no cache stays.
+    /// own, whose cache is freed at its end.
     pub fn vector(text: Vec<u32>) -> Self {
         Self {
             kind: AnswerKind::Vector,

@@ -55,7 +55,7 @@ impl EmbeddingTable {
         }
     }
 
-    /// Writes the embeddings of `tokens`, the first of which stands at `position`, to `hidden` from row `first` on.
+    /// Writes the embeddings of `tokens`, which stand at `position` and behind it, to `hidden` from row `first` on.
     pub(super) fn gather(
         &mut self,
         (tokens, position): (&[u32], usize),

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: the vectors of texts, several of which are on their way at once, as one JSON object.
+//! `/v1/embeddings`: the vectors of texts as one JSON object. Several texts are on their way at once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

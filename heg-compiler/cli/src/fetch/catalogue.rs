@@ -36,7 +36,7 @@ impl Known {
         self.packages.iter().map(|package| package.bytes).sum()
     }
 
-    /// What is left after fetching, below the model's folder: the file, or the folder that it is unpacked to.
+    /// Place below the model's folder after fetching: the file, or the folder that it is unpacked to.
     pub(super) fn result(&self) -> &'static str {
         match self.members.is_empty() {
             true => self.file,

@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 
 use clap::Args;
 use heg_runtime::engine::{Engine, EngineOptions, Request, Speculation};
-use heg_runtime::{Loaded, NoVector, RuntimeError, TEXTS_MAX, Texts, read_policy};
+use heg_runtime::{NoVector, RuntimeError, TEXTS_MAX, Texts, read_policy};
 use heg_text::{Special, Tokenizer};
 use serde::Serialize;
 
@@ -71,11 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         arguments.text.iter().try_for_each(|text| work.ask(text))?;
     }
     work.finish()?;
-    remember(arguments, &loaded)
-}
-
-fn remember(arguments: &Arguments, loaded: &Loaded) -> anyhow::Result<()> {
-    Ok(arguments.machine.remember(loaded)?)
+    Ok(arguments.machine.remember(&loaded)?)
 }
 
 /// Texts on their way to the output.

@@ -4,6 +4,7 @@
 //! scheduler wants the lane for other work. Kernels of plugins are started asynchronously and waited for, so that a
 //! hung one can be cancelled from outside.
 
+use std::slice::ChunksExact;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -267,19 +268,28 @@ impl Worker {
     ) -> Result<Vec<Score>, EngineError> {
         let mut scores = Vec::with_capacity(spans.len());
         for spans in spans.chunks(self.executor.head_rows().max(1)) {
-            let batch = Batch {
-                rows,
-                caches: &[],
-                spans,
-                trees: &[],
-            };
-            self.launch(HEAD, &batch)?;
-            let logits = self.executor.logits(spans.len())?;
-            let width = (logits.len() / spans.len()).max(1);
-            let rows = spans.iter().zip(logits.chunks_exact(width));
+            let rows = spans.iter().zip(self.run_head(rows, spans)?);
             scores.extend(rows.filter_map(|(span, row)| served.score(span.position as u32, row)));
         }
         Ok(scores)
+    }
+
+    /// Runs the head on rows, no more than it takes at a time, and returns its output for each.
+    fn run_head(
+        &mut self,
+        rows: &ActivationRows,
+        spans: &[Span],
+    ) -> Result<ChunksExact<'_, f32>, EngineError> {
+        let batch = Batch {
+            rows,
+            caches: &[],
+            spans,
+            trees: &[],
+        };
+        self.launch(HEAD, &batch)?;
+        let outputs = self.executor.logits(spans.len())?;
+        let width = (outputs.len() / spans.len().max(1)).max(1);
+        Ok(outputs.chunks_exact(width))
     }
 
     /// Pools the vector of a text of `tokens` tokens, whose rows have passed the last layer; `span_of` finds them.
@@ -293,16 +303,7 @@ impl Worker {
         let mut pool = Pool::new(vectors);
         let spans: Vec<Span> = pool.wanted(tokens).map(span_of).collect();
         for spans in spans.chunks(self.executor.head_rows().max(1)) {
-            let batch = Batch {
-                rows,
-                caches: &[],
-                spans,
-                trees: &[],
-            };
-            self.launch(HEAD, &batch)?;
-            let all = self.executor.logits(spans.len())?;
-            let width = (all.len() / spans.len()).max(1);
-            all.chunks_exact(width).for_each(|row| pool.add(row));
+            self.run_head(rows, spans)?.for_each(|row| pool.add(row));
         }
         Ok(pool.vector())
     }

@@ -1,6 +1,6 @@
 //! Finds the tokens that are likely after rows of prompts, while the lane is idle.
 
-use super::{HEAD, Worker};
+use super::Worker;
 use crate::calibration::Slice;
 use crate::error::EngineError;
 use heg_draft::Likely;
@@ -54,16 +54,7 @@ impl Worker {
             if self.signals.is_wanted() {
                 break;
             }
-            let batch = Batch {
-                rows,
-                caches: &[],
-                spans,
-                trees: &[],
-            };
-            self.launch(HEAD, &batch)?;
-            let logits = self.executor.logits(spans.len())?;
-            let width = (logits.len() / spans.len()).max(1);
-            likely.extend(logits.chunks_exact(width).map(likely_of));
+            likely.extend(self.run_head(rows, spans)?.map(likely_of));
         }
         Ok(likely)
     }

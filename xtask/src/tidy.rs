@@ -9,7 +9,6 @@ mod sizes;
 mod source;
 mod trees;
 mod variables;
-mod workspaces;
 
 use anyhow::{Context, Result};
 use source::File;
@@ -47,7 +46,6 @@ pub(crate) fn run(_args: &Args) -> Result<()> {
     findings.extend(ambiguous);
     notes.extend(borne);
     findings.extend(variables::check(&files));
-    findings.extend(workspaces::check(&files));
     findings.extend(trees::check(&root)?);
     findings.extend(features::check()?);
     for note in notes {

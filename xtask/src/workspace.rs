@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus};
 pub fn root() -> PathBuf {
     let own = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    // The crate may be at any depth, and other workspaces below the root have lock files too.
+    // The crate may be at any depth.
     let mut folders = own.ancestors();
     let root = folders.find(|folder| folder.join("xtask").join("Cargo.toml").is_file());
     root.unwrap_or(&own).to_path_buf()
@@ -45,15 +45,6 @@ pub fn cargo(args: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
-    command
-}
-
-/// A cargo command in the laboratory's workspace, which is built into the same target folder.
-pub fn cargo_in_lab(args: &[&str]) -> Command {
-    let mut command = cargo(args);
-    command
-        .current_dir(root().join("xtask").join("lab"))
-        .env("CARGO_TARGET_DIR", target_dir());
     command
 }
 
@@ -110,7 +101,7 @@ pub fn build_heg(build: Build) -> Result<PathBuf> {
         Build::Dev => "building heg",
         Build::Release => "building heg (release)",
     });
-    built(cargo, "heg", build)
+    built("heg", build)
 }
 
 /// Builds the laboratory's binary.
@@ -118,15 +109,15 @@ pub fn build_lab(build: Build) -> Result<PathBuf> {
     if let Build::Release = build {
         note("building heg-lab (release)");
     }
-    built(cargo_in_lab, "heg-lab", build)
+    built("heg-lab", build)
 }
 
 /// Builds this front door's binary, for a command that has to run in a separate process.
 pub fn build_front_door() -> Result<PathBuf> {
-    built(cargo, "xtask", Build::Dev)
+    built("xtask", Build::Dev)
 }
 
-fn built(cargo: fn(&[&str]) -> Command, package: &str, build: Build) -> Result<PathBuf> {
+fn built(package: &str, build: Build) -> Result<PathBuf> {
     let mut command = cargo(&["build", "--quiet", "-p", package]);
     if let Build::Release = build {
         command.arg("--release");

@@ -2,9 +2,11 @@
 
 use anyhow::Result;
 use heg_spec::Isa;
+use heg_text::DateTime;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 use xtask::workspace::{self, root};
 
 /// The day, the commit and the machine of a run.
@@ -21,8 +23,10 @@ pub(crate) struct Provenance {
 impl Provenance {
     /// That of a run that begins now.
     pub(crate) fn now() -> Result<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let seconds = since.as_secs().try_into()?;
         Ok(Self {
-            date: jiff::Timestamp::now().strftime("%F").to_string(),
+            date: DateTime::from_unix_seconds(seconds).format("%F"),
             commit: commit()?,
             machine: machine(),
         })

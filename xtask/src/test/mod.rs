@@ -39,18 +39,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure_openvino()?;
     let npu = setup::ensure_npu_if_wanted()?;
-    // Arguments for `cargo test` refer to the workspace of what ships.
-    let suites: &[Cargo] = match args.extra.is_empty() {
-        true => &[workspace::cargo, workspace::cargo_in_lab],
-        false => &[workspace::cargo],
-    };
     let begin = Instant::now();
-    let mut packages = BTreeMap::new();
-    for cargo in suites {
-        let mut command = cargo(&TEST);
-        command.args(["--no-run", "--message-format=json-render-diagnostics"]);
-        packages.extend(build(command.args(&args.extra))?);
-    }
+    let mut command = workspace::cargo(&TEST);
+    command.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    let packages = build(command.args(&args.extra))?;
     note(format!(
         "{} test programs built in {:.1} s",
         packages.len(),
@@ -71,22 +63,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let _ = fs::remove_file(&skipped);
     let mut timing = Timing::new(packages, threads());
     let mut failures = Failures::default();
-    let mut outcome = Ok(());
-    for cargo in suites {
-        let mut command = cargo(&TEST);
-        command
-            .envs(variables.iter().copied())
-            .env("HEG_SKIPPED", &skipped)
-            .env("RUST_TEST_THREADS", threads().to_string())
-            .args(&args.extra);
-        if args.extra.is_empty() {
-            command.arg("--no-fail-fast");
-        }
-        outcome = outcome.and(watch(command, |line| {
-            timing.line(line, begin.elapsed());
-            failures.line(line);
-        }));
+    let mut command = workspace::cargo(&TEST);
+    command
+        .envs(variables.iter().copied())
+        .env("HEG_SKIPPED", &skipped)
+        .env("RUST_TEST_THREADS", threads().to_string())
+        .args(&args.extra);
+    if args.extra.is_empty() {
+        command.arg("--no-fail-fast");
     }
+    let outcome = watch(command, |line| {
+        timing.line(line, begin.elapsed());
+        failures.line(line);
+    });
     // The output of a passing test is not shown.
     let mut lines: Vec<String> = fs::read_to_string(&skipped)
         .unwrap_or_default()
@@ -101,9 +90,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     eprint!("{}{}", timing.slowest(), failures.report());
     outcome
 }
-
-/// Makes a command of cargo in one of our workspaces.
-type Cargo = fn(&[&str]) -> Command;
 
 /// Builds the test programs. Returns the package of each, by the program's file name.
 fn build(command: &mut Command) -> Result<BTreeMap<String, String>> {

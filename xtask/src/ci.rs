@@ -4,6 +4,8 @@
 
 use crate::{deny, fuzz, shaders, test, tidy, windows};
 use anyhow::Result;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 use xtask::fail::{self, Fail};
 use xtask::setup;
@@ -139,9 +141,24 @@ fn cargo(args: &[&str]) -> Result<()> {
     workspace::run(&mut workspace::cargo(args), &format!("cargo {}", args[0]))
 }
 
+/// Documents on what clippy left: with its driver before rustc, cargo finds our crates checked.
 fn doc() -> Result<()> {
     let mut command = workspace::cargo(&["doc", "--workspace", "--no-deps", "--quiet", "--locked"]);
+    if let Some(driver) = clippy_driver() {
+        command
+            .env("RUSTC_WORKSPACE_WRAPPER", driver)
+            .env("CLIPPY_ARGS", CLIPPY_ARGS);
+    }
     workspace::run(command.env("RUSTDOCFLAGS", "-Dwarnings"), "cargo doc")
+}
+
+/// The program that `cargo clippy` has cargo start; `None` where it is not beside the compiler.
+fn clippy_driver() -> Option<PathBuf> {
+    let mut command = Command::new("rustc");
+    let command = command.args(["--print", "sysroot"]);
+    let sysroot = workspace::capture(command, "rustc").ok()?;
+    let driver = Path::new(sysroot.trim_end()).join("bin/clippy-driver");
+    driver.is_file().then_some(driver)
 }
 
 impl Step {
@@ -182,6 +199,9 @@ const CLIPPY: [&str; 8] = [
     "-D",
     "warnings",
 ];
+
+/// How `cargo clippy` hands `-D warnings` to its driver.
+const CLIPPY_ARGS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
 
 /// Seconds per target: enough to catch a reader that fails at once. Chosen.
 const FUZZ_SECONDS: u32 = 4;

@@ -2,6 +2,7 @@
 //! whoever ran its beginning. The device is the one that `HEG_VK_DRIVER` names, or the first that is there.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::gpu::device_or_skip;
@@ -16,13 +17,16 @@ use heg_tests::{Workbench, executor, fixture, skipped};
 const CHUNK_TOKENS: usize = 32;
 const ANSWER_TOKENS: u32 = 12;
 
-/// Returns whether there is a device with the bits of CPU programs; notes the reason if there is none.
+/// Returns whether there is a device with the bits of CPU programs; notes the reason if there is none. A process probes
+/// the device for it once.
 pub(crate) fn gpu_or_skip(test: &str) -> bool {
-    let Some(device) = device_or_skip(test) else {
-        return false;
-    };
-    let Fidelity::Close { reason } = device.fidelity() else {
-        return true;
+    static FOUND: OnceLock<Option<Fidelity>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| device_or_skip(test).map(|it| it.fidelity().clone()));
+    let reason = match found {
+        Some(Fidelity::Equal) => return true,
+        Some(Fidelity::Close { reason }) => reason,
+        // This test's own note.
+        None => return device_or_skip(test).is_some(),
     };
     let required = std::env::var_os("HEG_REQUIRE_GPU").is_some();
     assert!(!required, "{test}: {reason}");

@@ -8,23 +8,25 @@ use std::time::Instant;
 
 use heg_artifacts::program::Attention;
 
+use crate::asking::{AskedPhase, Asking};
 use crate::attention::AttentionScratch;
 use crate::call::CpuCall;
+use crate::divider::{Divided, Divider};
 use crate::division::{Division, Partition, SIDES, WorkItem, index};
 use crate::error::CpuError;
 use crate::execution::Execution;
 use crate::kernel::CpuKernel;
 use crate::listed::{ListedOrder, ListedPhase};
 use crate::memory::Scratch;
-use crate::pace::{IdleSide, Pace, PaceKey};
+use crate::pace::{Pace, PaceKey};
 use crate::part_clock::{PartClock, PartTimes};
-use crate::partner::{PartnerForms, PartnerSide};
+use crate::partner::PartnerSide;
 use crate::placement::Placement;
 use crate::pool::{Crew, PairWatch, Pool, Taken};
 use crate::product::Panel;
-use crate::solo_tuner::{MemoryBound, PhaseTiming, SoloTuner};
+use crate::solo_tuner::{PhaseTiming, SoloTuner};
 use heg_spec::policy::Synchronisation;
-use heg_spec::{Bug, DEVICE_STEP, Isa, Side, bug};
+use heg_spec::{Bug, Isa, Side, bug};
 
 /// Options of a device.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +53,8 @@ pub struct CpuDevice {
     pace: Pace,
     /// Finds the products that one side of a pair does faster alone.
     solo_tuner: SoloTuner,
+    /// Finds the products of which a partner is to be measured.
+    asking: Asking,
     /// Times of parts, for a partition that is told.
     clock: PartClock,
     /// The running order.
@@ -172,6 +176,7 @@ impl CpuDevice {
             partner: None,
             pace: Pace::default(),
             solo_tuner: SoloTuner::default(),
+            asking: Asking::default(),
             clock: PartClock::default(),
             listed: ListedOrder::default(),
             attended: Vec::new(),
@@ -234,7 +239,7 @@ impl CpuDevice {
         let watch = partner.and_then(|_| self.watch());
         let run_piece = |taken: Taken| {
             let (phase, call) = self.listed.phase(taken.phase)?;
-            if taken.side == Side::First && taken.piece == phase.pieces[index(Side::First)] {
+            if phase.asker == Some(taken.side) && taken.piece == phase.pieces[index(taken.side)] {
                 return Ok(match goes_on(phase.call + 1) {
                     true => ControlFlow::Continue(()),
                     false => ControlFlow::Break(()),
@@ -288,32 +293,21 @@ impl CpuDevice {
         self.listed.clear();
         let partner = self.partner_side();
         let hand_over_ns = self.hand_over_ns();
-        let forms = self.partner.as_ref().map(|it| it.partner.forms());
-        let forms = forms.unwrap_or(PartnerForms::AnySize);
-        let mut divide = |work: WorkItem, is_long: bool| match &self.partition {
-            Some(partition) => {
-                let times = self.pace.times(PaceKey {
-                    product: work.product,
-                    is_long,
-                });
-                let faster = SIDES[usize::from(times[0] > times[1])];
-                let memory_bound = MemoryBound::of(&work, is_long);
-                let is_free = forms == PartnerForms::AnySize;
-                let alone = memory_bound.filter(|_| is_free);
-                let alone = alone.and_then(|it| self.solo_tuner.next(it, faster));
-                let work = WorkItem {
-                    times,
-                    hand_over_ns,
-                    alone,
-                    ..work
-                };
-                let step = match self.partner {
-                    Some(_) => DEVICE_STEP,
-                    None => 1,
-                };
-                Division::of(&partition.cut(work), work).in_steps(step)
-            }
-            None => Division::whole(&work),
+        self.asking.begin();
+        let mut divider = self.partition.as_deref().map(|partition| Divider {
+            partition,
+            pace: &mut self.pace,
+            solo_tuner: &mut self.solo_tuner,
+            asking: &mut self.asking,
+            partner: self
+                .partner
+                .as_ref()
+                .map(|it| (it.side, it.partner.forms())),
+            hand_over_ns,
+        });
+        let mut divide = |work: WorkItem, is_long: bool| match &mut divider {
+            Some(divider) => divider.divide(work, is_long),
+            None => Divided::by(Division::whole(&work)),
         };
         for (number, (kernel, call)) in order.iter().enumerate() {
             let execution = Execution {
@@ -335,13 +329,29 @@ impl CpuDevice {
 
     /// Learns from the first `ran` phases of an order, and tells the partition of them.
     fn learn(&mut self, ran: usize) {
-        let idle = match self.partner {
-            Some(_) => IdleSide::IsForgotten,
-            None => IdleSide::IsKept,
-        };
-        self.pace.learn(idle);
+        self.pace.learn();
         self.tune_solo(ran);
+        self.note_asked(ran);
         self.tell(ran);
+    }
+
+    /// Time that a partner would be busy with all products of the latest order, as far as it was measured; `None` without a
+    /// partner, or before it was.
+    pub fn partner_ns(&self) -> Option<u64> {
+        let partner = self.partner_side()?;
+        let mut all_ns = 0.0;
+        for number in 0..self.listed.len() {
+            let (phase, _) = self.listed.phase(number).ok()?;
+            let key = PaceKey {
+                product: phase.product,
+                is_long: phase.is_long,
+            };
+            if phase.is_shared && self.asking.is_new(key) && phase.units > 0 {
+                return None;
+            }
+            all_ns += self.pace.times(key)[index(partner)] * phase.units as f64;
+        }
+        Some(all_ns as u64)
     }
 
     /// Starts the clock of parts, if the partition is told of them.
@@ -378,6 +388,26 @@ impl CpuDevice {
             })
         });
         self.solo_tuner.learn(phases);
+    }
+
+    /// Notes which of the first `ran` phases a partner had a part of.
+    fn note_asked(&mut self, ran: usize) {
+        let Some(partner) = self.partner_side() else {
+            return;
+        };
+        let times_ns = self.pool.phases_ns().take(ran).enumerate();
+        let phases = times_ns.filter_map(|(number, took_ns)| {
+            let (phase, _) = self.listed.phase(number).ok()?;
+            phase.is_shared.then(|| AskedPhase {
+                key: PaceKey {
+                    product: phase.product,
+                    is_long: phase.is_long,
+                },
+                has_part: phase.pieces[index(partner)] > 0,
+                took_ns,
+            })
+        });
+        self.asking.learn(phases);
     }
 
     /// Median time, by side, that a part takes beside its work before the other side has it.

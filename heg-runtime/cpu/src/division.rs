@@ -37,6 +37,11 @@ pub trait Partition: Send {
     /// Chooses the cut of `work`. Steps on single rows have no output rows: a cut by rows gives them to the first side.
     fn cut(&self, work: WorkItem) -> Cut;
 
+    /// Whether it cuts some work by the speeds of the run, so that a partner that gets nothing of it is measured now and then.
+    fn follows_speeds(&self, _: WorkItem) -> bool {
+        false
+    }
+
     /// Whether it is told how long parts took. That costs two looks at the clock for each piece.
     fn is_told(&self) -> bool {
         false
@@ -102,6 +107,14 @@ impl Division {
     /// The division with each matrix cut at multiples of `step` outputs, or not at all.
     pub(crate) const fn in_steps(self, step: usize) -> Self {
         Self { step, ..self }
+    }
+
+    /// Whether a side has nothing of work over `tokens` tokens, which has outputs that can be divided.
+    pub(crate) fn is_nothing(self, side: Side, tokens: usize) -> bool {
+        let areas = (0..AREAS).map(|number| self.area(side, number, self.of, tokens));
+        areas
+            .into_iter()
+            .all(|area| area.outputs.is_empty() || area.tokens.is_empty())
     }
 
     /// The tokens of a side, for steps on single rows.

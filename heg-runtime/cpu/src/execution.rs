@@ -103,6 +103,13 @@ impl Execution<'_> {
         }
     }
 
+    /// Multiply-adds of a phase's product; 0 if it has none.
+    pub(crate) fn units(&self, phase: usize) -> usize {
+        let parts = self.parts(phase).iter();
+        let weights = parts.map(|part| self.kernel.width(part.out) * self.columns(part));
+        weights.sum::<usize>() * self.call.rows
+    }
+
     /// Appends a side's pieces of the call's attention, if it has one.
     pub(crate) fn list_items(
         &self,

@@ -5,12 +5,14 @@
 //! which all forms of a kernel keep. `lanes` has the vectors that kernels are written over, one module per instruction
 //! set; `rows`, `product` and `attention` have the kernels.
 
+mod asking;
 mod attention;
 #[allow(unsafe_code, reason = "a kernel of the portable form")]
 mod cache_form;
 mod call;
 #[allow(unsafe_code, reason = "threads have memory of their own")]
 mod device;
+mod divider;
 mod division;
 mod error;
 #[allow(unsafe_code, reason = "calls of kernels")]

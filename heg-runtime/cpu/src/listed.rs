@@ -4,11 +4,12 @@
 
 use std::ops::Range;
 
-use heg_spec::{Bug, Cut, CutProduct, bug};
+use heg_spec::{Bug, Cut, CutProduct, Side, bug};
 
 use crate::call::CpuCall;
 use crate::device::Address;
-use crate::division::{Division, SIDES, WorkItem};
+use crate::divider::Divided;
+use crate::division::{Division, SIDES, WorkItem, index};
 use crate::execution::{Execution, Item};
 use crate::pool::Pieces;
 use crate::product::FEW_ROWS;
@@ -42,11 +43,15 @@ pub(crate) struct ListedPhase {
     timing_key: u64,
     /// Whether it has many rows, as prompts do, and may take long.
     pub(crate) is_long: bool,
+    /// Whether both sides of a pair can take part in it.
+    pub(crate) is_shared: bool,
     /// Set if it is bound by reading weights rather than by arithmetic.
     pub(crate) memory_bound: Option<MemoryBound>,
     pub(crate) weights: usize,
-    /// Whether an extra piece of the first side asks if the order goes on.
-    asks: bool,
+    /// Multiply-adds of its product; 0 if it has none.
+    pub(crate) units: usize,
+    /// The side that has an extra piece, which asks if the order goes on.
+    pub(crate) asker: Option<Side>,
 }
 
 /// The part of the lists that belongs to one call.
@@ -71,7 +76,7 @@ impl ListedOrder {
     pub(crate) fn add(
         &mut self,
         execution: &Execution<'_>,
-        divide: &mut dyn FnMut(WorkItem, bool) -> Division,
+        divide: &mut dyn FnMut(WorkItem, bool) -> Divided,
         is_followed: bool,
     ) -> Result<(), Bug> {
         let call = self.calls.len();
@@ -81,10 +86,15 @@ impl ListedOrder {
         let mut items = [0..0, 0..0];
         for index in 0..execution.kernel.phases.len() {
             let work = execution.work_item(index);
-            let division = match execution.sole_side(index) {
-                Some(side) => Division::of(&Cut::Whole(side), work),
-                None => execution.as_partner_takes(index, work, divide(work, rows > FEW_ROWS)),
+            let sole_side = execution.sole_side(index);
+            let mut divided = match sole_side {
+                Some(side) => Divided::by(Division::of(&Cut::Whole(side), work)),
+                None => divide(work, rows > FEW_ROWS),
             };
+            if sole_side.is_none() {
+                divided.division = execution.as_partner_takes(index, work, divided.division);
+            }
+            let division = divided.division;
             if work.product == Some(CutProduct::Attention) {
                 for (side, items) in SIDES.into_iter().zip(&mut items) {
                     items.start = self.items.len();
@@ -104,13 +114,19 @@ impl ListedOrder {
                 pieces: own.pieces(index, division),
                 timing_key: timing_key(execution, index, division),
                 is_long: rows > FEW_ROWS,
-                memory_bound: MemoryBound::of(&work, rows > FEW_ROWS),
+                is_shared: sole_side.is_none(),
+                // A question says nothing of what is faster.
+                memory_bound: MemoryBound::of(&work, rows > FEW_ROWS)
+                    .filter(|_| !divided.is_question),
                 weights: work.rows * work.columns,
-                asks: false,
+                units: execution.units(index),
+                asker: None,
             });
         }
         if let Some(last) = self.phases.last_mut() {
-            last.asks = is_followed;
+            // A partner's thread may have nothing else to do.
+            let asker = execution.partner.map_or(Side::First, Side::other);
+            last.asker = is_followed.then_some(asker);
         }
         self.calls.push(ListedCall {
             tables: first_table..last_table,
@@ -161,9 +177,12 @@ impl ListedOrder {
     /// Pieces of each phase, including those that ask whether to go on.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Pieces> {
         self.phases.iter().map(|phase| {
-            let [first, second] = phase.pieces;
+            let mut of_side = phase.pieces;
+            if let Some(asker) = phase.asker {
+                of_side[index(asker)] += 1;
+            }
             Pieces {
-                of_side: [first + usize::from(phase.asks), second],
+                of_side,
                 timing_key: phase.timing_key,
                 is_long: phase.is_long,
             }

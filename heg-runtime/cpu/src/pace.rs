@@ -15,7 +15,7 @@ use crate::execution::Ran;
 use crate::listed::ListedPhase;
 
 /// Key of a ratio: calls of many rows compute, calls of few read weights.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PaceKey {
     /// The product; `None`: any other step.
     pub(crate) product: Option<CutProduct>,
@@ -28,6 +28,8 @@ pub(crate) struct PaceKey {
 pub(crate) struct Pace {
     /// For calls of few rows and of many: each product, and last all products together.
     of: [[PaceOf; PACES]; 2],
+    /// Whether the sides are unlike devices.
+    is_unlike: bool,
 }
 
 #[derive(Debug)]
@@ -50,15 +52,6 @@ struct Running {
     took_ns: AtomicU64,
 }
 
-/// Whether the ratio of a side that has nothing to do stays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IdleSide {
-    /// It stays: sides are alike, and both get work.
-    IsKept,
-    /// It is slowly forgotten, so that another device, which may do none of a product, is asked again.
-    IsForgotten,
-}
-
 /// Work done, in multiply-adds, and the time it took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Done {
@@ -77,15 +70,18 @@ impl Default for Pace {
         };
         Self {
             of: [0, 1].map(|_| std::array::from_fn(alike)),
+            is_unlike: false,
         }
     }
 }
 
 impl Pace {
-    /// Ratios of a device beside a partner that nobody has measured: it gets little at first, and more where that is too
-    /// little to tell.
+    /// Ratios of a device beside a partner that nobody has measured: a first question is small.
     pub(crate) fn beside(partner: Side) -> Self {
-        let mut pace = Self::default();
+        let mut pace = Self {
+            is_unlike: true,
+            ..Self::default()
+        };
         for pace in pace.of.iter_mut().flatten() {
             pace.ratio = match partner {
                 Side::First => UNKNOWN_TIMES,
@@ -132,8 +128,17 @@ impl Pace {
         }
     }
 
+    /// Has what is measured next of a product count in full, since much may have changed.
+    pub(crate) fn ask_again(&mut self, key: PaceKey) {
+        if let Some(place) = key.product.and_then(place) {
+            let pace = &mut self.of[usize::from(key.is_long)][place];
+            pace.learnt = pace.learnt.min(1);
+        }
+    }
+
     /// Updates the ratios after an order.
-    pub(crate) fn learn(&mut self, idle: IdleSide) {
+    pub(crate) fn learn(&mut self) {
+        let is_unlike = self.is_unlike;
         for paces in &mut self.of {
             let mut all = [Done::default(); 2];
             for pace in paces.iter_mut() {
@@ -142,21 +147,20 @@ impl Pace {
                     all.units += done.units;
                     all.took_ns += done.took_ns;
                 }
-                pace.learn(done, idle);
+                pace.learn(done, is_unlike);
             }
-            paces[ALL].learn(all, idle);
+            paces[ALL].learn(all, is_unlike);
         }
     }
 }
 
 impl PaceOf {
-    fn learn(&mut self, done: [Done; 2], idle: IdleSide) {
+    fn learn(&mut self, done: [Done; 2], is_unlike: bool) {
         let [first, second] = done.map(|done| done.took_ns as f64 / done.units as f64);
         let ratio = first / second;
         // A side that did nothing gives no ratio.
         if ratio.is_finite() && ratio > 0.0 {
-            let is_early = idle == IdleSide::IsForgotten && self.learnt < EARLY;
-            let (now, weight) = match is_early {
+            let (now, weight) = match is_unlike && self.learnt < EARLY {
                 // Devices that are unlike differ by more than one order may suggest.
                 true => (ratio, 1.0 / f64::from(self.learnt + 1)),
                 false => {
@@ -166,12 +170,6 @@ impl PaceOf {
             };
             self.ratio += (now - self.ratio) * weight;
             self.learnt = self.learnt.saturating_add(1);
-        } else if idle == IdleSide::IsForgotten && (first.is_finite() || second.is_finite()) {
-            let kept = match self.learnt {
-                0 => 0.5,
-                _ => 1.0 - FORGOTTEN,
-            };
-            self.ratio = self.ratio.powf(kept);
         }
         let now = match second.is_finite() {
             true => second,
@@ -215,13 +213,9 @@ const STEP_MAX: f64 = 1.3;
 /// Orders whose ratios count in full, of devices that are unlike. Chosen: the first reads weights for the first time.
 const EARLY: u32 = 4;
 
-/// Time of a partner that nobody has measured, divided by that of the CPU. Chosen: its first part costs no more than a
-/// tenth of a call even if it is several times slower than that.
+/// Time of a partner that nobody has measured, divided by that of the CPU. Chosen: its first part costs no more than the
+/// product alone even if it is thirty times slower than that.
 const UNKNOWN_TIMES: f64 = 16.0;
-
-/// Part of a ratio that is forgotten in an order in which a side had nothing to do. Chosen: a device that is ten times as
-/// slow is asked again within some hundred answers.
-const FORGOTTEN: f64 = 1e-4;
 
 #[cfg(test)]
 mod tests {
@@ -239,7 +233,7 @@ mod tests {
         ] {
             pace.add(DOWN, side, Done { units, took_ns });
         }
-        pace.learn(IdleSide::IsKept);
+        pace.learn();
     }
 
     fn ratio(pace: &Pace, key: PaceKey) -> f64 {
@@ -255,7 +249,7 @@ mod tests {
             took_ns: 1000,
         };
         pace.add(DOWN, Side::First, done);
-        pace.learn(IdleSide::IsKept);
+        pace.learn();
         let other = PaceKey {
             product: None,
             is_long: true,
@@ -275,25 +269,34 @@ mod tests {
     }
 
     #[test]
-    fn unlike_devices_are_known_at_once_and_asked_again_after_long() {
+    fn unlike_devices_are_known_at_once_and_when_they_are_asked_again() {
         let mut pace = Pace::beside(Side::First);
         let done = |units, took_ns| Done { units, took_ns };
         assert_eq!(pace.times(DOWN), [UNKNOWN_TIMES, 1.0]);
-        let mut order = |of: [Done; 2]| {
+        let order = |pace: &mut Pace, of: [Done; 2]| {
             for (side, done) in [(Side::First, of[0]), (Side::Second, of[1])] {
                 pace.add(DOWN, side, done);
             }
-            pace.learn(IdleSide::IsForgotten);
+            pace.learn();
             pace.times(DOWN)
         };
-        // Nothing was given to the first side: it gets more the next time.
-        assert_eq!(order([done(0, 0), done(100, 100)]), [4.0, 1.0]);
-        assert_eq!(order([done(100, 4000), done(100, 100)]), [40.0, 1.0]);
-        let mut times = [0.0; 2];
-        for _ in 0..20_000 {
-            times = order([done(0, 0), done(100, 100)]);
+        assert_eq!(
+            order(&mut pace, [done(0, 0), done(100, 100)]),
+            [UNKNOWN_TIMES, 1.0]
+        );
+        assert_eq!(
+            order(&mut pace, [done(100, 4000), done(100, 100)]),
+            [40.0, 1.0]
+        );
+        for _ in 0..EARLY {
+            order(&mut pace, [done(100, 4000), done(100, 100)]);
         }
-        assert!(times[0] < 20.0 && times[0] > 1.0, "{times:?}");
+        // It has become ten times as fast.
+        let [first, _] = order(&mut pace, [done(100, 400), done(100, 100)]);
+        assert!(first > 35.0, "{first}");
+        pace.ask_again(DOWN);
+        let [first, _] = order(&mut pace, [done(100, 400), done(100, 100)]);
+        assert!(first < 25.0, "{first}");
     }
 
     #[test]

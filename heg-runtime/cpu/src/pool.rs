@@ -6,7 +6,8 @@
 //! `pair_barrier` describes how the sides of a pair wait for each other, and when one takes over the other's pieces.
 //!
 //! Threads spin between phases, because a phase takes microseconds. After 30 µs a waiting thread yields its core and
-//! keeps polling; after a millisecond without a call it parks.
+//! keeps polling; after a millisecond without a call it parks. A side of a pair that has no more pieces in a call sleeps,
+//! and is not woken for calls in which it has none: it would take power, and half a core that has two threads.
 
 mod call;
 mod hand_over;
@@ -14,14 +15,14 @@ mod pair_barrier;
 mod poll_backoff;
 #[cfg(test)]
 mod tests;
+mod waits;
 
-use std::hint::spin_loop;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, ThreadId};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread, ThreadId};
+use std::time::Duration;
 
 use heg_spec::Side;
 use heg_spec::policy::Synchronisation;
@@ -34,6 +35,7 @@ pub(crate) use call::{Pieces, Taken};
 pub use hand_over::HandOvers;
 use pair_barrier::PairBarrier;
 pub use pair_barrier::PairWatch;
+use waits::{Presence, SpinBudget, spin, stand_by};
 
 /// Threads of one side.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +65,8 @@ struct Shared {
     /// Threads that are parked or about to be.
     parked: AtomicUsize,
     ends: AtomicBool,
+    /// Its threads but the caller's, by number from 1 on.
+    threads: OnceLock<Vec<Thread>>,
     /// Whether a piece panicked that no other side could redo.
     is_broken: AtomicBool,
     /// Number of threads of the first side; higher numbers are the second's.
@@ -90,6 +94,7 @@ impl Pool {
             call: Mutex::new(Arc::new(Call::empty(nothing))),
             parked: AtomicUsize::new(0),
             ends: AtomicBool::new(false),
+            threads: OnceLock::new(),
             is_broken: AtomicBool::new(false),
             first_threads: first.map_or(1, |crew| crew.threads),
             barrier,
@@ -120,6 +125,8 @@ impl Pool {
                 .map_err(CpuError::Thread)?;
             pool.threads.push(thread);
         }
+        let threads = pool.threads.iter().map(|thread| thread.thread().clone());
+        pool.shared.threads.get_or_init(|| threads.collect());
         Ok(pool)
     }
 
@@ -163,9 +170,7 @@ impl Pool {
             drop(current);
             shared.count.fetch_add(1, Ordering::SeqCst);
             if shared.parked.load(Ordering::SeqCst) > 0 {
-                self.threads
-                    .iter()
-                    .for_each(|thread| thread.thread().unpark());
+                shared.wake(|side| shared.is_needed(&call, side));
             }
         }
         shared.carry_out(&call, 0);
@@ -214,8 +219,9 @@ impl Shared {
     /// Runs calls until the pool is dropped.
     fn serve(&self, number: usize) {
         let mut seen = 0;
+        let mut presence = Presence::Needed;
         loop {
-            self.wait_for_call(seen);
+            self.wait_for_call(seen, presence);
             // Read before `ends`: a thread that sees the count raised by the drop sees `ends`, too, and waits for no
             // other call.
             seen = self.count.load(Ordering::Acquire);
@@ -225,16 +231,32 @@ impl Shared {
             let current = self.call.lock().unwrap_or_else(PoisonError::into_inner);
             let call = Arc::clone(&current);
             drop(current);
-            self.carry_out(&call, number);
+            presence = self.carry_out(&call, number);
         }
     }
 
-    fn wait_for_call(&self, seen: u32) {
+    /// Whether threads of a side have anything to do in a call: their own pieces, or those of a lost side.
+    fn is_needed(&self, call: &Call, side: Side) -> bool {
+        match &self.barrier {
+            Some(barrier) => call.needs(side, 0) || barrier.is_lost(side.other()),
+            None => true,
+        }
+    }
+
+    /// Wakes the threads of some sides.
+    fn wake(&self, is_woken: impl Fn(Side) -> bool) {
+        let threads = self.threads.get().into_iter().flatten();
+        for (thread, number) in threads.zip(1..) {
+            if is_woken(self.side_of(number)) {
+                thread.unpark();
+            }
+        }
+    }
+
+    fn wait_for_call(&self, seen: u32, presence: Presence) {
         let is_there = || self.count.load(Ordering::SeqCst) != seen;
-        let may_poll = self
-            .barrier
-            .as_ref()
-            .is_none_or(|barrier| barrier.may_poll());
+        let barrier = self.barrier.as_ref();
+        let may_poll = presence == Presence::Needed && barrier.is_none_or(|it| it.may_poll());
         let awake = if may_poll { AWAKE } else { Duration::ZERO };
         if spin(awake, SpinBudget::Bounded, is_there) {
             return;
@@ -255,13 +277,24 @@ impl Shared {
         }
     }
 
-    /// Takes pieces of each phase until its side has none left, and waits for those of other threads.
-    fn carry_out(&self, call: &Call, thread: usize) {
+    /// Takes pieces of each phase until its side has none left, and waits for those of other threads. Returns whether its
+    /// side had any at the end.
+    fn carry_out(&self, call: &Call, thread: usize) -> Presence {
         let side = self.side_of(thread);
+        let mut presence = Presence::Needed;
         for number in 0.. {
             let Some(phase) = call.phase(number) else {
                 break;
             };
+            if let Some(barrier) = &self.barrier
+                && !call.needs(side, number)
+                && presence == Presence::Needed
+            {
+                presence = Presence::StandsBy;
+                if stand_by(call, barrier, side) {
+                    break;
+                }
+            }
             let took = self.take_all(call, number, side, thread);
             match (&self.barrier, phase.is_over()) {
                 (None, true) => {}
@@ -278,6 +311,10 @@ impl Shared {
                 break;
             }
         }
+        if let Some(sleeper) = call.sleeper.as_ref().filter(|_| thread > 0) {
+            sleeper.unpark();
+        }
+        presence
     }
 
     /// Takes all untaken pieces of a side, and returns their number.
@@ -333,6 +370,7 @@ impl Shared {
                     returned
                         .unwrap_or_else(PoisonError::into_inner)
                         .push(taken.piece);
+                    self.wake(|side| side != own);
                     return;
                 }
                 // A piece that panicked counts as done if no other side is left.
@@ -416,42 +454,6 @@ fn keep_on(cores: &[usize]) {
         platform::keep_on(cores);
     }
 }
-
-/// Limit on spinning while a thread waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SpinBudget {
-    /// Until the limit of the wait.
-    Unlimited,
-    /// For [`SPINNING`]; then it yields between polls.
-    Bounded,
-}
-
-/// Spins until `done` returns true, for at most `limit`. Returns whether it did.
-fn spin(limit: Duration, budget: SpinBudget, done: impl Fn() -> bool) -> bool {
-    let mut begin = None;
-    loop {
-        // Most waits end here, without reading the clock.
-        for _ in 0..SPINS_A_LOOK {
-            if done() {
-                return true;
-            }
-            spin_loop();
-        }
-        let waited = begin.get_or_insert_with(Instant::now).elapsed();
-        if waited >= limit {
-            return done();
-        }
-        if budget == SpinBudget::Bounded && waited > SPINNING {
-            thread::yield_now();
-        }
-    }
-}
-
-/// Spins between reads of the clock. Chosen: a few microseconds, a hundred times the cost of a read.
-const SPINS_A_LOOK: u32 = 128;
-
-/// Time that a thread spins before it yields its core. Chosen: longer than most pieces take.
-const SPINNING: Duration = Duration::from_micros(30);
 
 /// Idle time after which a thread parks. Chosen: longer than the gap between orders while requests are answered; waking
 /// a parked thread takes some 50 µs.

@@ -3,8 +3,11 @@
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, Thread};
 
 use heg_spec::Side;
+
+use crate::division::index;
 
 /// Runs one piece. `Break` declares the piece's phase the last one.
 pub(super) type Work<'a> = dyn Fn(Taken) -> ControlFlow<()> + Sync + 'a;
@@ -41,6 +44,10 @@ pub(super) struct Call {
     second: Vec<Queue>,
     /// Number of phases to run: all, unless a piece declares its phase the last. Read when a phase is over.
     pub(super) end: AtomicUsize,
+    /// Number of phases, by side, behind which the side has no piece.
+    needed: [usize; 2],
+    /// The calling thread, if its side has no piece in the last phases of a pair: the other side wakes it at the end.
+    pub(super) sleeper: Option<Thread>,
     /// Start of a pair's call, in ns since the barrier's origin.
     pub(super) begun_ns: AtomicU64,
     /// Used only by threads that hold an unfinished piece, so not after the end.
@@ -114,6 +121,8 @@ impl Call {
             first: Vec::new(),
             second: Vec::new(),
             end: AtomicUsize::new(0),
+            needed: [0; 2],
+            sleeper: None,
             begun_ns: AtomicU64::new(0),
             work,
         }
@@ -125,6 +134,18 @@ impl Call {
             first: self.first.get(number)?,
             second: self.second.get(number),
         })
+    }
+
+    /// Whether a side has a piece in a phase or in one behind it.
+    pub(super) const fn needs(&self, side: Side, number: usize) -> bool {
+        number < self.needed[index(side)]
+    }
+
+    /// Whether the last phase is over.
+    pub(super) fn is_over(&self) -> bool {
+        let last = self.end.load(Ordering::Relaxed).checked_sub(1);
+        let last = last.and_then(|last| self.phase(last));
+        last.is_none_or(Phase::is_over)
     }
 
     /// Duration of each phase of a pair in ns, from the end of the previous one.
@@ -140,7 +161,7 @@ impl Call {
         })
     }
 
-    /// Lists the phases, of both sides for a pair.
+    /// Lists the phases, of both sides for a pair. The thread is the one that calls.
     pub(super) fn fill(
         &mut self,
         phases: impl Iterator<Item = Pieces>,
@@ -149,13 +170,21 @@ impl Call {
     ) {
         self.first.clear();
         self.second.clear();
-        for phase in phases {
+        self.needed = [0; 2];
+        for (phase, end) in phases.zip(1..) {
             let [first, second] = phase.of_side;
+            for (needed, pieces) in self.needed.iter_mut().zip(phase.of_side) {
+                if pieces > 0 {
+                    *needed = end;
+                }
+            }
             self.first.push(Queue::new(first, phase));
             if is_pair {
                 self.second.push(Queue::new(second, phase));
             }
         }
+        let [needed, _] = self.needed;
+        self.sleeper = (is_pair && needed < self.first.len()).then(thread::current);
         *self.end.get_mut() = self.first.len();
         self.work = work;
     }

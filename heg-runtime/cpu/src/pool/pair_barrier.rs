@@ -22,7 +22,7 @@ use heg_spec::policy::Synchronisation;
 use super::call::{Phase, Queue};
 use super::hand_over::{HandOverCounts, HandOvers};
 use super::poll_backoff::PollBackoff;
-use super::{SpinBudget, spin};
+use super::waits::{SpinBudget, spin};
 use crate::division::{SIDES, index};
 
 /// The barrier, and statistics of its waits.

@@ -1,5 +1,7 @@
 //! Pieces are taken by the right threads, and the right threads wait.
 
+use std::time::Instant;
+
 use super::*;
 
 const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
@@ -319,5 +321,59 @@ fn a_piece_that_panics_on_both_sides_is_an_error() {
     for _ in 0..2 {
         let lost = pool.run(shared(4, [2, 2]), &work);
         assert!(matches!(lost, Err(CpuError::Lost)));
+    }
+}
+
+#[test]
+fn a_side_without_pieces_sleeps_and_is_woken_for_no_call() {
+    let mut pool = pair(Synchronisation::Fast);
+    let done = AtomicUsize::new(0);
+    let count = |_: Taken| {
+        done.fetch_add(1, Ordering::Relaxed);
+        GO_ON
+    };
+    let begin = Instant::now();
+    while pool.shared.parked.load(Ordering::SeqCst) == 0 {
+        pool.run(shared(3, [2, 0]), &count).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(30));
+    }
+    done.store(0, Ordering::Relaxed);
+    for _ in 0..100 {
+        pool.run(shared(3, [2, 0]), &count).unwrap();
+        assert_eq!(pool.shared.parked.load(Ordering::SeqCst), 1);
+    }
+    // The caller waits for the other side, which has the rest of the call, or all of it.
+    for of_side in [[0, 2], [1, 1]] {
+        for _ in 0..100 {
+            let phases = [of_both([1, 1]), of_both(of_side), of_both(of_side)];
+            pool.run(phases.into_iter(), &count).unwrap();
+            pool.run(shared(3, of_side), &count).unwrap();
+        }
+    }
+    assert_eq!(done.into_inner(), 100 * (6 + 2 * 12));
+}
+
+#[test]
+fn a_side_that_sleeps_does_what_a_lost_side_had_begun() {
+    for (lost, of_side) in [(Side::First, [3, 0]), (Side::Second, [0, 3])] {
+        for calls_before in [0, 20] {
+            let mut pool = pair(Synchronisation::Fast);
+            for _ in 0..calls_before {
+                pool.run(shared(2, of_side), &|_| GO_ON).unwrap();
+            }
+            for _ in 0..2 {
+                let done = AtomicUsize::new(0);
+                let work = |taken: Taken| {
+                    let own = [Side::First, Side::Second][taken.thread];
+                    if own == lost {
+                        std::panic::resume_unwind(Box::new("on purpose"));
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                    GO_ON
+                };
+                assert_eq!(pool.run(shared(4, of_side), &work).unwrap(), 4);
+                assert_eq!(done.into_inner(), 12);
+            }
+        }
     }
 }

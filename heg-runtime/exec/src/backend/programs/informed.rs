@@ -110,6 +110,10 @@ impl Partition for AsCompiled {
 }
 
 impl Partition for Informed {
+    fn follows_speeds(&self, work: WorkItem) -> bool {
+        solved_product(work).is_some_and(|product| self.known(product, work).is_none())
+    }
+
     fn cut(&self, work: WorkItem) -> Cut {
         let Some(product) = solved_product(work) else {
             return self.online.cut(work);

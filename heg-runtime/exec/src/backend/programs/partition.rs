@@ -154,6 +154,10 @@ pub(super) fn solved_product(work: WorkItem) -> Option<CutProduct> {
 }
 
 impl Partition for BySolver {
+    fn follows_speeds(&self, work: WorkItem) -> bool {
+        solved_product(work).is_some()
+    }
+
     fn cut(&self, work: WorkItem) -> Cut {
         let Some(product) = solved_product(work) else {
             return ByShare::of(work).cut(work);

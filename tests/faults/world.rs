@@ -17,7 +17,7 @@ use heg_spec::{DeviceClass, Policy, WeightForm, shipped};
 use heg_tests::{Workbench, executor, fixture, greedy};
 use tempfile::{NamedTempFile, TempDir};
 
-const CHUNK_TOKENS: usize = 32;
+pub(crate) const CHUNK_TOKENS: usize = 32;
 pub(crate) const ANSWER_TOKENS: u32 = 8;
 
 /// Returns all shipped policies, each with a machine that has its lanes.

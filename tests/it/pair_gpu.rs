@@ -1,7 +1,7 @@
 //! A pair of a CPU thread and a GPU that share every product over the same rows: whatever is cut, and how, answers are those
 //! of one device, bit for bit. The device is the one that `HEG_VK_DRIVER` names, or the first that is there.
 
-use heg_runtime::exec::Executor;
+use heg_runtime::exec::{Executor, PairWay};
 use heg_sched::{Class, Finish, Logits, chunks};
 use heg_spec::policy::PairLevel;
 use heg_spec::{CutProduct, DeviceClass, Side, Soc, WeightForm, shipped};
@@ -76,11 +76,21 @@ fn every_cut_of_every_product_has_the_bits_of_one_device() {
 
 /// Bits of all logits of two prompts in chunks, and of tokens behind both in batches.
 fn batches(executor: &mut Executor, chunk_tokens: usize) -> Vec<u32> {
+    batches_between(executor, chunk_tokens, &mut || ())
+}
+
+/// The same, with something done before each pass.
+fn batches_between(
+    executor: &mut Executor,
+    chunk_tokens: usize,
+    before_pass: &mut dyn FnMut(),
+) -> Vec<u32> {
     let mut bits = Vec::new();
     let mut add = |logits: &[f32]| bits.extend(logits.iter().map(|logit| logit.to_bits()));
     let mut sequences = [51, 24].map(|tokens| {
         let (prompt, mut sequence) = (prompt(tokens), executor.sequence().unwrap());
         for range in chunks(prompt.len(), chunk_tokens) {
+            before_pass();
             let row = executor.prefill(&mut sequence, &prompt[range], Logits::LastRows);
             add(row.unwrap());
         }
@@ -88,6 +98,7 @@ fn batches(executor: &mut Executor, chunk_tokens: usize) -> Vec<u32> {
     });
     for tokens in [[3, 90], [5, 7]] {
         let [one, other] = &mut sequences;
+        before_pass();
         add(executor.decode(&mut [one, other], &tokens).unwrap());
     }
     bits
@@ -117,6 +128,44 @@ fn chunks_and_batches_have_the_bits_of_one_device() {
         }
     }
     assert!(paired.iter().all(|(_, _, roles)| roles.partner_parts() > 0));
+}
+
+#[test]
+fn passes_of_the_gpu_alone_have_the_bits_of_one_device() {
+    if !gpu_or_skip("passes_of_the_gpu_alone_have_the_bits_of_one_device") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    for (form, gpu_is) in [
+        (WeightForm::W8A16, Side::First),
+        (four_bits(false), Side::Second),
+    ] {
+        let bundle = tiny_agent_in(&workbench, form);
+        let mut alone = executor(&bundle, "host-cpu", OPTIONS.chunk_tokens).unwrap();
+        let (mut both, roles) = pair_of(&machine(gpu_is), &bundle, PairLevel::Tensor);
+        for chunk_tokens in [7, 32] {
+            let expected = batches(&mut alone, chunk_tokens);
+            let before = roles.partner_passes();
+            roles.keep_to(Some(PairWay::Partner));
+            let found = batches(&mut both, chunk_tokens);
+            assert!(found == expected, "{form:?}, {gpu_is:?}, {chunk_tokens}");
+            let passes = roles.partner_passes() - before;
+            assert!(passes > 0, "{form:?}, {gpu_is:?}, {chunk_tokens}");
+            // A sequence goes from one way to the other at any pass.
+            let mut number = 0;
+            let found = batches_between(&mut both, chunk_tokens, &mut || {
+                number += 1;
+                roles.keep_to(Some(match number % 3 {
+                    0 => PairWay::Partner,
+                    _ => PairWay::Together,
+                }));
+            });
+            assert!(found == expected, "{form:?}, {gpu_is:?}, {chunk_tokens}");
+            let mixed = roles.partner_passes() - before - passes;
+            assert!((1..passes).contains(&mixed), "{mixed} of {passes}");
+        }
+        assert_eq!(roles.lost_side(), None);
+    }
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub struct PartStatus {
     pub device: String,
     /// Number of parts since the start.
     pub count: u64,
+    /// Passes that the device ran alone.
+    pub passes: u64,
     /// Median time that a part took beside the device's work, from its submission until the end was known, in ns.
     pub median_ns: u64,
     /// The 99th percentile of that time, in ns.
@@ -162,6 +164,7 @@ impl PairStatus {
         let parts = pair.partner_hand_overs().map(|partner| PartStatus {
             device: pair.partner_name().unwrap_or_default().to_owned(),
             count: pair.partner_parts(),
+            passes: pair.partner_passes(),
             median_ns: ns(&partner, 0.5),
             p99_ns: ns(&partner, 0.99),
         });

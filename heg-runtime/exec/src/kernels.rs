@@ -84,6 +84,9 @@ impl Prepared {
                 self.forms.retain(|form| order(form).is_some());
                 self.forms.sort_by_key(order);
                 self.note_backend();
+                if let ([form], None) = (&self.forms[..], &self.partners) {
+                    self.partners = loader.partners_form(place, form.rung);
+                }
                 self.descents = plan.descents;
                 return Ok(());
             };

@@ -28,6 +28,7 @@ pub mod mem;
 mod npu;
 mod orders;
 mod padding;
+mod pair_ways;
 mod parts;
 mod place;
 #[allow(unsafe_code, reason = "advice on memory mappings")]
@@ -66,6 +67,7 @@ pub(crate) use loader::core_or_skip;
 pub use lone::LoneKernel;
 pub use npu::{BlobFit, NpuReport};
 pub use padding::{padded, rows_step};
+pub use pair_ways::PairWay;
 pub use place::Place;
 pub use stage_orders::StageOrders;
 pub use warm::{WarmForms, Warmer};

@@ -307,6 +307,14 @@ impl Loader {
         self.prepare(&self.parts(place, rung)?, rung, Origin::Mapped)
     }
 
+    /// Makes the kernel of `place` ready on the device that is a pair's partner, for passes that it runs alone; `None` where
+    /// it does not take the kernel.
+    pub(super) fn partners_form(&self, place: Place, rung: Rung) -> Option<Form> {
+        let mut backends = self.backends.iter();
+        let rung = backends.find_map(|backend| backend.partners_rung(rung))?;
+        self.form(place, rung).ok()
+    }
+
     /// Makes a form like [`form`](Self::form), narrowed to `context` rows of the KV cache: for rungs of static
     /// attention, and no more rows than they have.
     pub(super) fn form_over(

@@ -1,5 +1,8 @@
 //! Orders: consecutive launches on one back end, which carries them out in one go.
 
+use std::time::Instant;
+
+use heg_gpu::GpuError;
 use heg_spec::{Group, bug};
 
 use crate::backend::Order;
@@ -7,6 +10,7 @@ use crate::batch::{Batch, Coming, GoesOn};
 use crate::error::ExecError;
 use crate::executor::Executor;
 use crate::form::BackendIndex;
+use crate::pair_ways::{PairWay, PassKind};
 use crate::stage_orders::StageOrders;
 use heg_sched::{Launch, Logits, WorkStage, launches};
 
@@ -56,6 +60,59 @@ impl Executor {
         goes_on: &GoesOn<'_>,
     ) -> Result<usize, ExecError> {
         self.recheck.before(&self.needs.loader, launches.len())?;
+        let Some(kind) = self.choose_way(launches, batch) else {
+            return self.launch_each(launches, batch, goes_on);
+        };
+        let (way, begin) = (self.forms.way, Instant::now());
+        let ran = self.launch_each(launches, batch, goes_on);
+        self.forms.way = PairWay::Together;
+        let Some(ways) = &mut self.forms.ways else {
+            return ran;
+        };
+        match &ran {
+            // The rows that the pass began with are as they were: the CPU runs it.
+            Err(error) if way == PairWay::Partner && may_run_again(error) => {
+                ways.lose_partner();
+                self.launch_each(launches, batch, goes_on)
+            }
+            Ok(count) => {
+                if *count == launches.len() {
+                    ways.learn(kind, way, begin.elapsed());
+                }
+                let pair = self.needs.loader.pair();
+                if let Some(pair) = pair.filter(|_| way == PairWay::Partner) {
+                    pair.count_partner_pass();
+                }
+                ran
+            }
+            Err(_) => ran,
+        }
+    }
+
+    /// Chooses the way of a pair's pass, and returns what it is measured as; `None` where there is but one way.
+    fn choose_way(&mut self, launches: &[Launch], batch: &Batch<'_>) -> Option<PassKind> {
+        let ways = self.forms.ways.as_mut()?;
+        let pair = self.needs.loader.pair()?;
+        let kind = PassKind {
+            class: self.class,
+            launches: launches.len(),
+            rows: batch.tokens().next_power_of_two(),
+        };
+        self.forms.way = match pair.only_way() {
+            _ if pair.lost_side().is_some() => PairWay::Together,
+            Some(way) => way,
+            None => ways.choose(kind, pair.partner_ns()),
+        };
+        Some(kind)
+    }
+
+    /// Runs launches on the forms of the way that was chosen: see [`launch_all`](Self::launch_all).
+    fn launch_each(
+        &mut self,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        goes_on: &GoesOn<'_>,
+    ) -> Result<usize, ExecError> {
         let mut done = 0;
         while let Some(rest @ [first, ..]) = launches.get(done..) {
             if done > 0 && !goes_on(*first) {
@@ -153,5 +210,13 @@ impl Executor {
         for session in &mut self.sessions {
             session.switch_always();
         }
+    }
+}
+
+/// Whether a GPU that failed writes nothing any more, so that its pass may run elsewhere.
+fn may_run_again(error: &ExecError) -> bool {
+    match error {
+        ExecError::Gpu { source, .. } => !matches!(source, GpuError::Late { .. }),
+        _ => false,
     }
 }

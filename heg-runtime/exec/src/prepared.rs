@@ -7,6 +7,8 @@ use crate::ladder::{Descent, Refused};
 pub(crate) struct Prepared {
     /// Forms that are ready; the first that admits a call runs it.
     pub(crate) forms: Vec<Form>,
+    /// The form in which the partner of a pair runs the place alone, if it does.
+    pub(crate) partners: Option<Form>,
     /// The back end of all forms, if one runs them all. It stays set while that has dropped them to make others.
     pub(crate) backend: Option<BackendIndex>,
     /// Rungs that were passed over.
@@ -20,6 +22,7 @@ impl Prepared {
     pub(crate) fn new(refused: Refused) -> Self {
         Self {
             forms: Vec::new(),
+            partners: None,
             backend: None,
             descents: Vec::new(),
             refused,

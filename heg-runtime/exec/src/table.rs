@@ -10,12 +10,17 @@ use super::place::{Place, place_use, shared_place, unknown};
 use super::prepared::Prepared;
 use crate::error::ExecError;
 use crate::ladder::Rung;
+use crate::pair_ways::{PairWay, PairWays};
 use heg_sched::Launch;
 
 /// The forms at every place of a model. Empty until all kernels are ready.
 #[derive(Default)]
 pub(super) struct FormTable {
     prepared: Vec<(Place, Prepared)>,
+    /// The ways of a pair whose partner runs every place alone, too.
+    pub(super) ways: Option<PairWays>,
+    /// The way of the pass that runs.
+    pub(super) way: PairWay,
     /// The targets of each layer: qkv, attention, ffn.
     layers: Vec<[Target; 3]>,
     head: Option<Target>,
@@ -85,7 +90,11 @@ impl FormTable {
                 target(Some(layer), Group::Ffn)?,
             ])
         });
+        let mut all = prepared.iter();
+        let are_all_partners = all.all(|(_, prepared)| prepared.partners.is_some());
         Ok(Self {
+            ways: are_all_partners.then(PairWays::default),
+            way: PairWay::default(),
             layers: layers.collect::<Result<_, ExecError>>()?,
             head: Some(target(None, Group::Head)?),
             prepared,
@@ -117,8 +126,12 @@ impl FormTable {
         tokens: usize,
         context: usize,
     ) -> Result<&mut Form, ExecError> {
+        let way = self.way;
         let prepared = self.prepared(target)?;
         let mut forms = prepared.forms.iter_mut();
+        if let (PairWay::Partner, Some(partners)) = (way, &mut prepared.partners) {
+            return Ok(partners);
+        }
         forms
             .find(|form| form.shape.admits(tokens, context))
             .ok_or(target.unknown())
@@ -133,6 +146,9 @@ impl FormTable {
     ) -> Result<&Form, ExecError> {
         let prepared = self.prepared.get(target.prepared);
         let (_, prepared) = prepared.ok_or(target.unknown())?;
+        if let (PairWay::Partner, Some(partners)) = (self.way, &prepared.partners) {
+            return Ok(partners);
+        }
         let mut forms = prepared.forms.iter();
         forms
             .find(|form| form.shape.admits(tokens, context))

@@ -46,6 +46,8 @@ pub(super) fn register(registry: &mut Registry, pair: &PairStatus) {
 fn register_parts(registry: &mut Registry, parts: &PartStatus) {
     let help = "Parts of products that the device beside the CPU computed";
     registry.register("pair_parts", help, counted(parts.count));
+    let help = "Passes that the device beside the CPU ran alone";
+    registry.register("pair_partner_passes", help, counted(parts.passes));
     let help = "Time that a part took beside the device's work, since the start";
     let quantiles = quantiles(parts.median_ns, parts.p99_ns);
     registry.register_with_unit("pair_part", help, Unit::Seconds, quantiles);
@@ -83,6 +85,7 @@ mod tests {
             parts: Some(PartStatus {
                 device: "AI Boost".to_owned(),
                 count: 96,
+                passes: 12,
                 median_ns: 40_960,
                 p99_ns: 163_840,
             }),
@@ -112,6 +115,7 @@ mod tests {
         heg_pair_lost{side="second"} 1
         heg_pair_part_seconds{quantile="0.5"} 0.00004096
         heg_pair_part_seconds{quantile="0.99"} 0.00016384
+        heg_pair_partner_passes_total 12
         heg_pair_parts_total 96
         "#);
     }

@@ -177,13 +177,18 @@ fn parts_on_device(parts: &PartStatus) -> String {
     let PartStatus {
         device,
         count,
+        passes,
         median_ns,
         p99_ns,
     } = parts;
     let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| *ns as f64 / 1e3);
     let device = shown(device);
+    let alone = match passes {
+        0 => String::new(),
+        passes => format!(", which ran {passes} passes alone"),
+    };
     format!(
-        "parts  {median_us:>9.1} us  median way there and back of {count}, {p99_us:.1} us for 99 in 100; on {device}"
+        "parts  {median_us:>9.1} us  median way there and back of {count}, {p99_us:.1} us for 99 in 100; on {device}{alone}"
     )
 }
 
@@ -320,10 +325,11 @@ mod tests {
         let parts = PartStatus {
             device: "AI Boost".to_owned(),
             count: 96,
+            passes: 12,
             median_ns: 40_960,
             p99_ns: 163_840,
         };
-        let line = "parts       41.0 us  median way there and back of 96, 163.8 us for 99 in 100; on AI Boost";
+        let line = "parts       41.0 us  median way there and back of 96, 163.8 us for 99 in 100; on AI Boost, which ran 12 passes alone";
         assert_eq!(parts_on_device(&parts), line);
     }
 

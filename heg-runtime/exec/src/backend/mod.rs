@@ -121,9 +121,15 @@ pub(crate) trait Backend: Send + Sync {
         None
     }
 
-    /// Gives the device of a role up to a pair, whose partner it becomes: it runs nothing alone from then on.
+    /// Gives the device of a role up to a pair, whose partner it becomes: its role has no rungs of its own from then on.
     fn give_partner(&mut self, _: &Arc<Bundle>) -> Result<PartnerOffer, ExecError> {
         Ok(PartnerOffer::None)
+    }
+
+    /// The rung on which its device, which is a pair's partner, runs alone what the pair runs on another; `None` where it
+    /// does not.
+    fn partners_rung(&self, _: Rung) -> Option<Rung> {
+        None
     }
 
     /// Has the roles of NPU and iGPU run kernels together, one of them by a device of another back end if that gave one;

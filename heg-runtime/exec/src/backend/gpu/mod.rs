@@ -221,6 +221,15 @@ impl Backend for GpuPrograms {
         }))
     }
 
+    fn partners_rung(&self, rung: Rung) -> Option<Rung> {
+        let is_pairs = rung.source == RungSource::Program && PAIRED_ROLES.contains(&rung.role);
+        Some(Rung {
+            role: self.partner.filter(|_| is_pairs)?,
+            source: RungSource::Gpu,
+            ..rung
+        })
+    }
+
     fn session(&self, room: SessionRoom) -> Result<Box<dyn Session>, ExecError> {
         Ok(Box::new(GpuSession::new(room)))
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use heg_cpu::{CpuDevice, Isa, PairWatch, PartTimes, PartnerForms, PartnerSide, Placement};
+use heg_spec::policy::PairLevel;
 use heg_spec::soc::Programs;
 use heg_spec::{Cut, DeviceClass, Side};
 
@@ -15,6 +16,7 @@ use super::partition::partition;
 use super::placement::placement;
 use super::role_device::RoleDevice;
 use crate::backend::{PAIRED_ROLES, PairPartner, PairSetup};
+use crate::pair_ways::PairWay;
 use heg_sched::Class;
 
 pub use heg_cpu::{HandOvers, Partition, WorkItem};
@@ -31,6 +33,12 @@ pub struct PairedRoles {
     watches: Mutex<Vec<(Side, PairWatch)>>,
     /// Reactive orders that both ran.
     orders: AtomicU64,
+    /// Passes that the partner ran alone.
+    partner_passes: AtomicU64,
+    /// Time that the partner would need for the products of the latest order, in ns; 0 before it is known.
+    partner_ns: AtomicU64,
+    /// The way of all passes, if it is not found by trying.
+    only_way: Mutex<Option<PairWay>>,
 }
 
 /// The lanes of a pair.
@@ -83,6 +91,12 @@ impl PairedRoles {
             cuts,
             watches: Mutex::default(),
             orders: AtomicU64::new(0),
+            partner_passes: AtomicU64::new(0),
+            partner_ns: AtomicU64::new(0),
+            only_way: Mutex::new(match setup.pairing.level {
+                PairLevel::Tensor => None,
+                PairLevel::Layer => Some(PairWay::Together),
+            }),
         }
     }
 
@@ -115,13 +129,26 @@ impl PairedRoles {
         self.one_lane.is_some()
     }
 
-    /// Has a pair that is one lane share work in another way from the next launch on; false where it is two.
+    /// Has a pair that is one lane share all work in another way from the next launch on; false where it is two.
     pub fn share_by(&self, partition: Box<dyn Partition>) -> bool {
         let Some(OneLane { shares, .. }) = &self.one_lane else {
             return false;
         };
         *shares.partition() = partition;
+        self.keep_to(Some(PairWay::Together));
         true
+    }
+
+    /// Has all passes run one way, as far as there is a partner for it; with `None` the faster one is found by trying.
+    pub fn keep_to(&self, way: Option<PairWay>) {
+        let only = self.only_way.lock();
+        *only.unwrap_or_else(PoisonError::into_inner) = way;
+    }
+
+    /// The way that all passes run, if that is not found by trying.
+    pub(crate) fn only_way(&self) -> Option<PairWay> {
+        let only = self.only_way.lock();
+        *only.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Times that the roles took to hand over to each other so far; none before the first launch.
@@ -170,6 +197,25 @@ impl PairedRoles {
     /// Parts of products that another device of the pair has computed; 0 if both are CPU programs.
     pub fn partner_parts(&self) -> u64 {
         self.partner().map_or(0, |partner| partner.device.parts())
+    }
+
+    /// Passes that another device of the pair ran alone.
+    pub fn partner_passes(&self) -> u64 {
+        self.partner_passes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_partner_pass(&self) {
+        self.partner_passes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Time that the partner would need for the products of the latest order that both ran, in ns, if it is known.
+    pub(crate) fn partner_ns(&self) -> Option<u64> {
+        let ns = self.partner_ns.load(Ordering::Relaxed);
+        (ns > 0).then_some(ns)
+    }
+
+    pub(super) fn note_partner_ns(&self, ns: Option<u64>) {
+        self.partner_ns.store(ns.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Products that were cut at the level of tensors so far, by what said how.
@@ -266,6 +312,12 @@ impl Partition for AsTold {
             return Cut::Whole(Side::Second);
         }
         self.0.partition().cut(work)
+    }
+
+    fn follows_speeds(&self, work: WorkItem) -> bool {
+        // Background work runs as it is told, at any speed.
+        let is_background = self.0.is_background.load(Ordering::Relaxed);
+        !is_background && self.0.partition().follows_speeds(work)
     }
 
     fn is_told(&self) -> bool {

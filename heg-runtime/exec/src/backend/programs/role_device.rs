@@ -73,7 +73,11 @@ impl RoleDevice {
         }
         let rest = order.get(ran..);
         let rest = rest.ok_or_else(|| bug!("a pair ran more calls than its order has"))?;
-        Ok(ran + own.run_order(rest, &|next| goes_on(ran + next))?)
+        let ran = ran + own.run_order(rest, &|next| goes_on(ran + next))?;
+        if let Some(pair) = &self.pair {
+            pair.note_partner_ns(own.partner_ns());
+        }
+        Ok(ran)
     }
 
     fn wait_for(&self) -> MutexGuard<'_, CpuDevice> {

@@ -1,0 +1,330 @@
+//! The way in which a pair with another device runs a pass: together, each product by both, or all of it by that device
+//! alone.
+//!
+//! A device that runs a pass alone has it as few submissions, where a pair waits for one at each product. So the faster way
+//! is found by trying: the device alone only where its part of products says that it may be faster, and either way now and
+//! then, in a few passes that end early where they are slower. Results are the same either way.
+
+use std::time::Duration;
+
+use heg_sched::Class;
+
+/// The devices of a pair that run a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PairWay {
+    /// Both, each with a share of every product.
+    #[default]
+    Together,
+    /// The device that is no CPU.
+    Partner,
+}
+
+impl PairWay {
+    const fn other(self) -> Self {
+        match self {
+            Self::Together => Self::Partner,
+            Self::Partner => Self::Together,
+        }
+    }
+}
+
+/// Passes that take about the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PassKind {
+    pub(crate) class: Option<Class>,
+    pub(crate) launches: usize,
+    /// Rows, rounded up to a power of two.
+    pub(crate) rows: usize,
+}
+
+/// The ways of a pair's passes.
+#[derive(Debug, Default)]
+pub(crate) struct PairWays {
+    choices: Vec<Choice>,
+    /// Whether the device failed, so that it runs nothing alone any more.
+    is_lost: bool,
+}
+
+/// The way of passes of one kind, with what was measured.
+#[derive(Debug)]
+struct Choice {
+    kind: PassKind,
+    way: PairWay,
+    /// Times of the latest passes on this way, in ns.
+    recent: Vec<u64>,
+    /// The time of a pass when the way was chosen, in ns.
+    usual_ns: u64,
+    /// Passes since the other way was tried.
+    passes: u32,
+    /// Passes from one trial to the next.
+    interval: u32,
+    trial: Option<Trial>,
+}
+
+/// A trial of the other way.
+#[derive(Debug, Default)]
+struct Trial {
+    /// Whether a first pass, which makes commands and brings rows, has run.
+    is_warm: bool,
+    times: Vec<u64>,
+}
+
+impl PairWays {
+    /// The way of the next pass of a kind. `partner_ns`: time that the device would need for the products, if it is known.
+    pub(crate) fn choose(&mut self, kind: PassKind, partner_ns: Option<u64>) -> PairWay {
+        if self.is_lost {
+            return PairWay::Together;
+        }
+        self.of(kind).next(partner_ns)
+    }
+
+    /// Learns from a pass that ran to its end.
+    pub(crate) fn learn(&mut self, kind: PassKind, way: PairWay, took: Duration) {
+        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.of(kind).learn(way, took_ns);
+    }
+
+    /// Leaves all further passes to the pair.
+    pub(crate) fn lose_partner(&mut self) {
+        self.is_lost = true;
+    }
+
+    fn of(&mut self, kind: PassKind) -> &mut Choice {
+        let known = self.choices.iter().position(|choice| choice.kind == kind);
+        let at = known.unwrap_or_else(|| {
+            if self.choices.len() == KINDS_MAX {
+                self.choices.remove(0);
+            }
+            self.choices.push(Choice::new(kind));
+            self.choices.len() - 1
+        });
+        &mut self.choices[at]
+    }
+}
+
+impl Choice {
+    const fn new(kind: PassKind) -> Self {
+        Self {
+            kind,
+            way: PairWay::Together,
+            recent: Vec::new(),
+            usual_ns: 0,
+            passes: 0,
+            interval: FIRST,
+            trial: None,
+        }
+    }
+
+    fn next(&mut self, partner_ns: Option<u64>) -> PairWay {
+        if self.trial.is_none() && self.is_due() && self.is_promising(partner_ns) {
+            self.trial = Some(Trial::default());
+        }
+        match &self.trial {
+            Some(_) => self.way.other(),
+            None => self.way,
+        }
+    }
+
+    /// Whether the other way is to be tried, if it may be faster.
+    fn is_due(&self) -> bool {
+        let now = median(&self.recent);
+        let has_changed = now > CHANGED * self.usual_ns as f64 && self.usual_ns > 0;
+        let is_known = self.recent.len() == RECENT;
+        is_known && (self.passes >= self.interval || (has_changed && self.passes >= CHANGED_AFTER))
+    }
+
+    fn is_promising(&self, partner_ns: Option<u64>) -> bool {
+        match self.way {
+            PairWay::Partner => true,
+            PairWay::Together => {
+                partner_ns.is_some_and(|ns| (ns as f64) < PROMISING * median(&self.recent))
+            }
+        }
+    }
+
+    fn learn(&mut self, way: PairWay, took_ns: u64) {
+        let usual = median(&self.recent);
+        let Some(trial) = &mut self.trial else {
+            if way == self.way {
+                self.passes = self.passes.saturating_add(1);
+                if self.recent.len() == RECENT {
+                    self.recent.remove(0);
+                }
+                self.recent.push(took_ns);
+            }
+            return;
+        };
+        if way == self.way {
+            return;
+        }
+        let worst = match trial.is_warm {
+            true => WORSE,
+            false => WORSE_AT_FIRST,
+        };
+        if took_ns as f64 > worst * usual {
+            self.stay();
+            return;
+        }
+        if !std::mem::replace(&mut trial.is_warm, true) {
+            return;
+        }
+        trial.times.push(took_ns);
+        if trial.times.len() < TRIED {
+            return;
+        }
+        let other = median(&trial.times);
+        match other < BETTER * usual {
+            true => self.change(other),
+            false => self.stay(),
+        }
+    }
+
+    fn stay(&mut self) {
+        self.interval = (self.interval * 2).min(AGAIN_MAX);
+        self.usual_ns = median(&self.recent) as u64;
+        (self.trial, self.passes) = (None, 0);
+    }
+
+    fn change(&mut self, usual: f64) {
+        self.way = self.way.other();
+        self.interval = AGAIN;
+        self.usual_ns = usual as u64;
+        self.recent.clear();
+        (self.trial, self.passes) = (None, 0);
+    }
+}
+
+/// The median; 0 of nothing.
+fn median(times_ns: &[u64]) -> f64 {
+    let mut times_ns = times_ns.to_vec();
+    times_ns.sort_unstable();
+    let middle = times_ns.get(times_ns.len() / 2);
+    middle.map_or(0.0, |ns| *ns as f64)
+}
+
+/// Kinds that are kept. Chosen: two classes, of ten sizes of chunks and batches.
+const KINDS_MAX: usize = 64;
+
+/// Passes whose times say what is usual. Chosen: two interrupted ones are outvoted.
+const RECENT: usize = 5;
+
+/// Passes before the first trial. Chosen: by then a pair knows how fast its device is.
+const FIRST: u32 = 8;
+
+/// Passes to the next trial after one that changed something. Chosen: a trial that ends early costs less than a percent.
+const AGAIN: u32 = 256;
+
+/// Most passes to the next trial; each that changes nothing doubles them.
+const AGAIN_MAX: u32 = 4096;
+
+/// Passes of a trial that count. Chosen: an interrupted one is outvoted.
+const TRIED: usize = 3;
+
+/// The times of usual ones with which a trial ends early, at a first pass and at another.
+const WORSE_AT_FIRST: f64 = 8.0;
+const WORSE: f64 = 1.25;
+
+/// The part of a usual time below which the other way is taken. Chosen: above the noise of two measurements.
+const BETTER: f64 = 0.97;
+
+/// The times of a usual pass that a device's products may take for it to be tried alone. Chosen: parts of products are
+/// slower, by unit, than whole ones.
+const PROMISING: f64 = 1.5;
+
+/// The times of the usual one at which a pass has become slower, and the fewest passes before that counts.
+const CHANGED: f64 = 1.5;
+const CHANGED_AFTER: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heg_spec::Seeded;
+
+    const KIND: PassKind = PassKind {
+        class: None,
+        launches: 91,
+        rows: 1,
+    };
+
+    /// Times of a pass, together and by the device alone, and of the device's first one.
+    struct World {
+        together_us: f64,
+        partner_us: f64,
+        noise: Seeded,
+    }
+
+    impl World {
+        /// Runs passes; returns the time that they took, by that of the faster way.
+        fn run(&mut self, ways: &mut PairWays, passes: usize, partner_us: Option<f64>) -> f64 {
+            let mut all = 0.0;
+            for _ in 0..passes {
+                let way = ways.choose(KIND, partner_us.map(|us| (us * 1e3) as u64));
+                let usual = match way {
+                    PairWay::Together => self.together_us,
+                    PairWay::Partner => self.partner_us,
+                };
+                let interrupted = if self.noise.unit() < 0.02 { 3.0 } else { 1.0 };
+                let took = usual * interrupted * (0.99 + 0.02 * self.noise.unit());
+                ways.learn(KIND, way, Duration::from_nanos((took * 1e3) as u64));
+                all += usual;
+            }
+            all / (passes as f64 * self.together_us.min(self.partner_us))
+        }
+    }
+
+    fn worlds(check: impl Fn(&mut World)) {
+        for seed in 1..=20 {
+            check(&mut World {
+                together_us: 4450.0,
+                partner_us: 1870.0,
+                noise: Seeded::new(seed),
+            });
+        }
+    }
+
+    #[test]
+    fn the_faster_way_is_found_and_costs_less_than_three_percent_more() {
+        worlds(|world| {
+            for partner_us in [1870.0, 4000.0, 5000.0, 9000.0] {
+                world.partner_us = partner_us;
+                let mut ways = PairWays::default();
+                world.run(&mut ways, 40, Some(partner_us / 2.0));
+                let times = world.run(&mut ways, 20_000, Some(partner_us / 2.0));
+                assert!(times < 1.03, "{partner_us}: {times}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_faster_is_never_tried() {
+        worlds(|world| {
+            world.partner_us = 1e9;
+            for known in [None, Some(1e6)] {
+                let mut ways = PairWays::default();
+                assert!(world.run(&mut ways, 20_000, known) < 1.0001);
+            }
+        });
+    }
+
+    #[test]
+    fn a_way_that_has_become_slow_is_left() {
+        worlds(|world| {
+            let mut ways = PairWays::default();
+            world.run(&mut ways, 300, Some(1000.0));
+            assert_eq!(ways.choose(KIND, Some(1_000_000)), PairWay::Partner);
+            world.partner_us = 20_000.0;
+            world.run(&mut ways, 60, Some(1000.0));
+            assert!(world.run(&mut ways, 200, Some(1000.0)) < 1.6);
+        });
+    }
+
+    #[test]
+    fn a_lost_device_runs_nothing_alone() {
+        worlds(|world| {
+            let mut ways = PairWays::default();
+            world.run(&mut ways, 300, Some(1000.0));
+            ways.lose_partner();
+            assert_eq!(ways.choose(KIND, Some(1_000_000)), PairWay::Together);
+        });
+    }
+}

@@ -174,20 +174,12 @@ pub struct PartnerSide {
 }
 
 impl Execution<'_> {
-    /// The side that has to do all of a phase since the partner cannot do any; `None` if both can.
+    /// The side that has to do all of a phase since it is none of the partner's products; `None` if both can.
     pub(crate) fn sole_side(&self, phase: usize) -> Option<Side> {
         let partner = self.partner?;
-        let takes = || {
-            let Some(StepPhase::Product(step)) = self.kernel.phases.get(phase) else {
-                return false;
-            };
-            let product = self.kernel.cut_products.get(phase).copied().flatten();
-            let kernel = self.kernel.partner.as_ref();
-            let product = product.filter(|product| *product != CutProduct::Attention);
-            let kernel = kernel.filter(|_| product.is_some());
-            kernel.is_some_and(|kernel| kernel.takes(&self.partner_product(*step, &[])))
-        };
-        (!takes()).then(|| partner.other())
+        let product = self.kernel.cut_products.get(phase).copied().flatten();
+        let is_product = product.is_some_and(|product| product != CutProduct::Attention);
+        (!is_product || self.kernel.partner.is_none()).then(|| partner.other())
     }
 
     /// The division of a phase, or all of it on the CPU's side if the partner does not compute what that gives it.
@@ -203,8 +195,13 @@ impl Execution<'_> {
         else {
             return division;
         };
+        if division.is_nothing(side, work.tokens) {
+            // Nothing is looked up for it.
+            return division;
+        }
         let areas = self.partner_areas(self.parts(phase), division, side);
-        match areas.is_empty() || kernel.takes_areas(&self.partner_product(*step, &areas), &areas) {
+        let product = self.partner_product(*step, &areas);
+        match areas.is_empty() || (kernel.takes(&product) && kernel.takes_areas(&product, &areas)) {
             true => division,
             false => Division::of(&Cut::Whole(side.other()), work),
         }

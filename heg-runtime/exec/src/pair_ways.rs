@@ -227,9 +227,9 @@ const WORSE: f64 = 1.25;
 /// The part of a usual time below which the other way is taken. Chosen: above the noise of two measurements.
 const BETTER: f64 = 0.97;
 
-/// The times of a usual pass that a device's products may take for it to be tried alone. Chosen: parts of products are
-/// slower, by unit, than whole ones.
-const PROMISING: f64 = 1.5;
+/// The times of a usual pass that a device's products may take for it to be tried alone. Chosen: small parts of products are
+/// a few times slower, by unit, than whole ones.
+const PROMISING: f64 = 4.0;
 
 /// The times of the usual one at which a pass has become slower, and the fewest passes before that counts.
 const CHANGED: f64 = 1.5;

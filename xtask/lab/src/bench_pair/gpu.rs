@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use heg_runtime::Loaded;
 use heg_runtime::exec::{Partition, WorkItem};
 use heg_spec::{Cut, CutProduct, Side};
+use xtask::workspace::note;
 
 /// Shares of products that the GPU is given, in this many parts.
 pub(super) const PARTS: u32 = 32;
@@ -89,6 +90,9 @@ fn compare<M: OnMachine>(
     report.add(line.beside("the GPU alone", gpu, [Goal::AtLeast(0.97)]));
     report.hand_overs(what, before.0, after.0);
     report.hand_overs(&format!("{what}, way of the GPU"), before.1, after.1);
+    let pair = all[0].machine().pair();
+    let passes = pair.map_or(0, |pair| pair.partner_passes());
+    note(format!("{what}: {passes} passes of the GPU alone"));
     Ok(())
 }
 

@@ -10,7 +10,7 @@
 //! replaced or deleted unasked. The page of this crate is `SHIP.md`.
 //!
 //! ```no_run
-//! use heg_ship::{Amounts, Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Registry};
+//! use heg_ship::{Amounts, Credentials, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, PullOutcome, Registry};
 //! use heg_ship::{SliceWish, TransferProgress};
 //!
 //! struct Silent;
@@ -32,11 +32,12 @@
 //!     slice: SliceWish::Best(None),
 //!     agrees: &|_| false,
 //!     examine: &|_| Ok(()),
+//!     takes_bad: false,
 //!     keep: 1,
 //!     options: FetchOptions::default(),
 //!     progress: &Silent,
 //! };
-//! if let Some(pulled) = pull.from_source(&registry, name.tag())? {
+//! if let PullOutcome::Pulled(pulled) = pull.from_source(&registry, name.tag())? {
 //!     let bundle = store.bundle(pulled.held.bundle)?;
 //!     println!("{}: {} sections", pulled.model, bundle.manifest().sections.len());
 //! }
@@ -44,6 +45,7 @@
 //! ```
 
 mod artifact;
+mod bad;
 mod candidate;
 mod chosen;
 mod counted;
@@ -67,6 +69,7 @@ mod statement;
 mod store;
 mod trust;
 
+pub use bad::{BadBundle, BadReason};
 pub use candidate::{Candidate, Look};
 pub use chosen::SliceWish;
 pub use counted::CountedSource;
@@ -78,7 +81,7 @@ pub use names::{Held, NameRecord, SignedRelease};
 pub use oci::{DOCUMENT_BYTES_MAX, Descriptor, Digest, ImageManifest, Index, Tagged};
 pub use plan::Amounts;
 pub use prune::Garbage;
-pub use pull::{Pull, Pulled};
+pub use pull::{Pull, PullOutcome, Pulled};
 pub use push::{Pushed, export_file, export_layout, release_slices};
 pub use registry::{Credentials, Registry};
 pub use source::{BundleSource, Layout, is_layout};

@@ -6,6 +6,7 @@ use heg_artifacts::SectionId;
 use heg_trust::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
+use crate::bad::{BadBundle, BadReason};
 use crate::error::ShipError;
 use crate::name::ModelName;
 use crate::oci::Digest;
@@ -23,6 +24,9 @@ pub struct NameRecord {
     pub now: Held,
     /// Bundles that it stood for, the latest first.
     pub before: Vec<Held>,
+    /// Bundles that updates pass over, the latest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bad: Vec<BadBundle>,
 }
 
 /// A bundle that a name stands for.
@@ -144,53 +148,65 @@ impl DeviceStore {
 
     /// Lets a name stand for a bundle of the store. What it stood for is kept, `keep` of them.
     pub(crate) fn point(&self, name: &ModelName, held: Held, keep: usize) -> Result<(), ShipError> {
-        let mut before = Vec::new();
-        if let Some(record) = self.name(name)? {
-            before.push(record.now);
-            before.extend(record.before);
-            before.retain(|earlier| earlier.bundle != held.bundle);
-            before.truncate(keep);
+        let mut record = NameRecord {
+            heg: RECORD_VERSION.to_owned(),
+            name: name.to_string(),
+            now: held,
+            before: Vec::new(),
+            bad: Vec::new(),
+        };
+        if let Some(earlier) = self.name(name)? {
+            record.before.push(earlier.now);
+            record.before.extend(earlier.before);
+            let now = record.now.bundle;
+            record.before.retain(|earlier| earlier.bundle != now);
+            record.before.truncate(keep);
+            record.bad = earlier.bad;
+            record.clear(now);
         }
-        self.write_name(name, held, before)
+        self.write_name(name, &record)
     }
 
-    /// Lets a name stand for the bundle before the present one, which it then stood for before.
+    /// Lets a name stand for the bundle before the present one, which it then stood for before. The present one is marked,
+    /// so that no update brings it back; going there again removes the mark.
     ///
     /// Errors: [`ShipError::NothingBefore`], and those of [`DeviceStore::name`].
     pub fn roll_back(&self, name: &ModelName) -> Result<Held, ShipError> {
-        let record = self.name(name)?.ok_or_else(|| ShipError::NotHere {
+        let mut record = self.name(name)?.ok_or_else(|| ShipError::NotHere {
             name: name.to_string(),
         })?;
-        let mut before = record.before;
         let here = |held: &Held| self.bundle_path(held.bundle).is_some();
-        let Some(position) = before.iter().position(here) else {
+        let Some(position) = record.before.iter().position(here) else {
             return Err(ShipError::NothingBefore {
                 name: name.to_string(),
             });
         };
-        let mut back = before.remove(position);
-        let is_older = back.number < record.now.number;
-        back.went_back = is_older;
-        before.insert(
+        let mut back = record.before.remove(position);
+        back.went_back = back.number < record.now.number;
+        let is_return = record.bad(back.bundle).is_some() || back.number > record.now.number;
+        if !is_return {
+            record.mark(BadBundle::of(&record.now, BadReason::RolledBack));
+        }
+        record.clear(back.bundle);
+        let left = std::mem::replace(&mut record.now, back);
+        record.before.insert(
             0,
             Held {
                 went_back: false,
-                ..record.now
+                ..left
             },
         );
-        self.write_name(name, back.clone(), before)?;
-        Ok(back)
+        self.write_name(name, &record)?;
+        Ok(record.now)
     }
 
-    fn write_name(&self, name: &ModelName, now: Held, before: Vec<Held>) -> Result<(), ShipError> {
-        let record = NameRecord {
-            heg: RECORD_VERSION.to_owned(),
-            name: name.to_string(),
-            now,
-            before,
-        };
+    pub(crate) fn write_name(
+        &self,
+        name: &ModelName,
+        record: &NameRecord,
+    ) -> Result<(), ShipError> {
         // Text and numbers alone, so serialising cannot fail.
-        let text = serde_json::to_vec_pretty(&record).unwrap_or_default();
+        let text = serde_json::to_vec_pretty(record).unwrap_or_default();
         let names = self.inner(NAMES)?;
         let path = names.path().join(format!("{}.json", name.escaped()));
         heg_files::write_own(&path, &[&text])?;

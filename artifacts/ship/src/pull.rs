@@ -5,9 +5,10 @@ use std::path::Path;
 use heg_artifacts::{Bundle, SectionId};
 use heg_trust::{TrustError, Word};
 
+use crate::bad::{BadBundle, BadReason};
 use crate::chosen::{Chosen, SliceWish};
 use crate::counted::CountedSource;
-use crate::error::ShipError;
+use crate::error::{ShipError, ShipErrorKind};
 use crate::fetch::{FetchOptions, TransferProgress, fetch};
 use crate::name::ModelName;
 use crate::names::{Held, SignedRelease};
@@ -32,6 +33,8 @@ pub struct Pull<'p> {
     pub agrees: &'p dyn Fn(&TrustError) -> bool,
     /// Asked before the name moves, with the path by which the bundle is opened; a reason keeps the name where it is.
     pub examine: &'p dyn Fn(&Path) -> Result<(), ShipError>,
+    /// Whether a bundle that turned out badly here is taken all the same, since a person asks for it.
+    pub takes_bad: bool,
     /// Number of bundles that the name stood for and that are kept.
     pub keep: usize,
     /// Options of the transfer.
@@ -40,7 +43,18 @@ pub struct Pull<'p> {
     pub progress: &'p dyn TransferProgress,
 }
 
-/// The outcome of a transfer.
+/// The outcome of looking for a bundle under a tag.
+#[derive(Debug, Clone)]
+pub enum PullOutcome {
+    /// The bundle is here, and the name stands for it.
+    Pulled(Box<Pulled>),
+    /// The name stands for just that already.
+    Unchanged,
+    /// The bundle turned out badly here before: nothing of it was fetched.
+    PassedOver(BadBundle),
+}
+
+/// A transfer that ended well.
 #[derive(Debug, Clone)]
 pub struct Pulled {
     /// Bundle that the name stands for now.
@@ -62,7 +76,7 @@ pub struct Pulled {
 }
 
 impl Pull<'_> {
-    /// Brings the bundle under a tag of a source. Returns `None` if the name stands for just that already.
+    /// Brings the bundle under a tag of a source.
     ///
     /// Errors: every variant of [`ShipError`] but those of pushing. The name then stands for what it stood for, and what
     /// arrived is kept for the next try.
@@ -70,9 +84,10 @@ impl Pull<'_> {
         &self,
         source: &dyn BundleSource,
         tag: &str,
-    ) -> Result<Option<Pulled>, ShipError> {
+    ) -> Result<PullOutcome, ShipError> {
         let source = CountedSource::new(source);
-        let before = self.store.name(self.name)?.map(|record| record.now);
+        let record = self.store.name(self.name)?;
+        let before = record.as_ref().map(|record| record.now.clone());
         let bytes = source.tagged(tag)?;
         let index = Digest::of(&bytes);
         if let Some(held) = before.as_ref().filter(|held| held.index == Some(index))
@@ -80,10 +95,14 @@ impl Pull<'_> {
             && self.store.bundle_path(held.bundle).is_some()
             && self.is_complete(held.bundle)?
         {
-            return Ok(None);
+            return Ok(PullOutcome::Unchanged);
         }
         let chosen = Chosen::read(&source, &bytes, self.slice, &self.name.to_string())?;
         let (bundle, signed) = (chosen.bundle, chosen.signed.as_ref());
+        let bad = record.as_ref().and_then(|record| record.bad(bundle));
+        if let Some(bad) = bad.filter(|_| !self.takes_bad) {
+            return Ok(PullOutcome::PassedOver(bad.clone()));
+        }
         let accepted = self.decide(bundle, signed)?;
         let offer = chosen.offer(&source)?;
         let held = Held {
@@ -93,11 +112,11 @@ impl Pull<'_> {
             ..new_held(bundle, offer.head.file_bytes())
         };
         let pulled = self.bring(&offer, held, before, signed, accepted)?;
-        Ok(Some(Pulled {
+        Ok(PullOutcome::Pulled(Box::new(Pulled {
             moved_bytes: source.bytes(),
             requests: source.requests(),
             ..pulled
-        }))
+        })))
     }
 
     /// Brings a bundle's file, with the statement beside it if there is one.
@@ -171,16 +190,16 @@ impl Pull<'_> {
             changed_parts.push(part.name.clone());
         }
         self.store.put_view(held.bundle, &offer.parts)?;
-        if let Some(path) = self.store.bundle_path(held.bundle) {
-            (self.examine)(&path)?;
-        }
         let mut held = held;
-        held.release = signed
-            .map(|signed| self.store.put_release(signed))
-            .transpose()?;
         if let Word::Signed { release, .. } = &accepted.word {
             held.number = Some(release.number);
             held.version = Some(release.version.clone());
+        }
+        self.examined(&held)?;
+        held.release = signed
+            .map(|signed| self.store.put_release(signed))
+            .transpose()?;
+        if let Word::Signed { .. } = &accepted.word {
             self.store.note_release(self.name, &accepted.word)?;
         }
         self.store.point(self.name, held.clone(), self.keep)?;
@@ -194,6 +213,21 @@ impl Pull<'_> {
             requests: 0,
             changed_parts,
         })
+    }
+
+    /// Asks whether the name may move to a bundle that is here; one that fails is marked.
+    fn examined(&self, held: &Held) -> Result<(), ShipError> {
+        let Some(path) = self.store.bundle_path(held.bundle) else {
+            return Ok(());
+        };
+        let examined = (self.examine)(&path);
+        if let Err(error) = &examined
+            && error.kind() == ShipErrorKind::Finding
+        {
+            let bad = BadBundle::of(held, BadReason::WrongAnswers);
+            self.store.mark_bad(self.name, bad)?;
+        }
+        examined
     }
 
     /// The bytes that are here after a transfer that broke off. A lie or a full disk is told as such.

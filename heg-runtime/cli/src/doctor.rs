@@ -166,7 +166,7 @@ fn verdict(examined: &Examined) -> &'static str {
     }
 }
 
-const WRONG: &str = "WRONG";
+pub(crate) const WRONG: &str = "WRONG";
 
 /// A line for a kernel on a rung, with all layers of the same verdict.
 struct Line<'a> {

@@ -61,11 +61,12 @@ const VARIABLES: [(&str, &[&str]); 24] = [
             "heg-runtime/src/verified.rs",
             "heg-runtime/capi/tests/it/c_program.rs",
             "heg-runtime/capi/tests/it/wheel.rs",
+            "heg-runtime/cli/src/ship/known_answers.rs",
             "heg-runtime/cli/tests/it/command.rs",
             "heg-runtime/cli/tests/it/doctor_gpu.rs",
-            "heg-runtime/cli/tests/it/fit.rs",
             "heg-runtime/cli/tests/it/machine.rs",
             "heg-runtime/cli/tests/it/pressure.rs",
+            "heg-runtime/cli/tests/it/registry.rs",
             "heg-runtime/cli/tests/it/soft_npu/mod.rs",
             "heg-runtime/cli/tests/it/state.rs",
             "xtask/src/workspace.rs",
@@ -112,7 +113,7 @@ const VARIABLES: [(&str, &[&str]); 24] = [
         "HEG_REQUIRE_REGISTRY",
         &[
             "artifacts/ship/tests/it/real.rs",
-            "heg-runtime/cli/tests/it/fit.rs",
+            "heg-runtime/cli/tests/it/registry.rs",
         ],
     ),
     (
@@ -160,7 +161,7 @@ const VARIABLES: [(&str, &[&str]); 24] = [
         "HEG_STORE",
         &[
             "heg-runtime/cli/src/ship/mod.rs",
-            "heg-runtime/cli/tests/it/fit.rs",
+            "heg-runtime/cli/tests/it/registry.rs",
         ],
     ),
     ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use heg_artifacts::{Bundle, Manifest, SectionId, Store, write_bundle};
 use heg_ship::{
-    Amounts, BundleSource, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, Pulled,
-    ShipError, SliceWish, TransferProgress, now,
+    Amounts, BundleSource, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, PullOutcome,
+    Pulled, ShipError, SliceWish, TransferProgress, now,
 };
 use heg_trust::TrustPolicy;
 
@@ -136,14 +136,19 @@ impl Device {
         source: &dyn BundleSource,
         name: &ModelName,
     ) -> Result<Option<Pulled>, ShipError> {
-        self.with(name, |pull| pull.from_source(source, name.tag()))
+        let outcome = self.with(name, |pull| pull.from_source(source, name.tag()))?;
+        Ok(match outcome {
+            PullOutcome::Pulled(pulled) => Some(*pulled),
+            PullOutcome::Unchanged => None,
+            PullOutcome::PassedOver(bad) => panic!("{name}: {bad} was passed over"),
+        })
     }
 
     pub(crate) fn import(&self, path: &Path, name: &ModelName) -> Result<Pulled, ShipError> {
         self.with(name, |pull| pull.from_file(path))
     }
 
-    fn with<T>(&self, name: &ModelName, run: impl FnOnce(&Pull<'_>) -> T) -> T {
+    pub(crate) fn with<T>(&self, name: &ModelName, run: impl FnOnce(&Pull<'_>) -> T) -> T {
         run(&Pull {
             store: &self.store,
             trust: &self.trust,
@@ -151,6 +156,7 @@ impl Device {
             slice: SliceWish::Best(None),
             agrees: &|_| false,
             examine: &|_| Ok(()),
+            takes_bad: true,
             keep: 1,
             options: self.options,
             progress: &self.told,

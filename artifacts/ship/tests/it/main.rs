@@ -6,6 +6,7 @@
     reason = "helpers of tests fail by panicking, as tests do"
 )]
 
+mod bad;
 mod bundles;
 mod device;
 mod docker_registry;

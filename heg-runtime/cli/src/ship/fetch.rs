@@ -2,18 +2,18 @@
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use heg_artifacts::plain::escape;
 use heg_runtime::verified;
 use heg_ship::{
-    DeviceStore, FetchOptions, Layout, ModelName, Pulled, Replicas, ShipError, SliceWish,
-    is_layout, machine_slice,
+    BadBundle, DeviceStore, FetchOptions, Layout, ModelName, PullOutcome, Pulled, Replicas,
+    ShipError, SliceWish, is_layout, machine_slice,
 };
 use serde_json::json;
 
+use super::known_answers::ask_kernels;
 use super::progress::{Output, Shown, bytes, span};
 use super::{Access, agrees, asked, print_warnings, store, trust};
 use crate::failure::input;
@@ -36,7 +36,7 @@ struct Fetching {
     /// Agree to use a bundle that nobody signed, where the policy leaves that to a person
     #[arg(long)]
     allow_unsigned: bool,
-    /// Print lines of JSON: `planned`, `arrived`, `pulled` or `unchanged`
+    /// Print lines of JSON: `planned`, `arrived`, and `pulled`, `unchanged` or `passed_over`
     #[arg(long)]
     json: bool,
 }
@@ -88,13 +88,21 @@ enum Origin<'o> {
     File(&'o Path),
 }
 
+/// The reason for bringing a bundle.
+enum Wish<'w> {
+    /// A person asks for it.
+    Asked,
+    /// It is newer, and its kernels answer first.
+    Newer(&'w dyn Fn(&Path) -> Result<(), ShipError>),
+}
+
 /// Runs `heg pull`.
 pub(crate) fn pull(arguments: &Pull) -> anyhow::Result<()> {
     let name: ModelName = asked(&arguments.name)?.parse()?;
     let places = arguments.access.places(&name)?;
     let store = store()?;
     let origin = Origin::Replicas(places);
-    bring(&store, &name, &origin, &arguments.fetching, &|_| Ok(()))
+    bring(&store, &name, &origin, &arguments.fetching, &Wish::Asked)
 }
 
 /// Runs `heg update`. One name after the other; the first that fails ends it.
@@ -114,10 +122,11 @@ pub(crate) fn update(arguments: &Update) -> anyhow::Result<()> {
     for name in &names {
         let examine = |path: &Path| match arguments.no_doctor {
             true => Ok(()),
-            false => known_answers(name, path),
+            false => ask_kernels(name, path),
         };
         let origin = Origin::Replicas(arguments.access.places(name)?);
-        bring(&store, name, &origin, &arguments.fetching, &examine)?;
+        let wish = Wish::Newer(&examine);
+        bring(&store, name, &origin, &arguments.fetching, &wish)?;
     }
     Ok(())
 }
@@ -131,7 +140,7 @@ pub(crate) fn import(arguments: &Import) -> anyhow::Result<()> {
         let (layout, tag, folder) = layout(rest)?;
         let name = given.map_or_else(|| name_of_file(&folder, &tag), Ok)?;
         let origin = Origin::Layout(layout, tag);
-        return bring(&store, &name, &origin, &arguments.fetching, &|_| Ok(()));
+        return bring(&store, &name, &origin, &arguments.fetching, &Wish::Asked);
     }
     let path = Path::new(from);
     let name = match given {
@@ -143,7 +152,7 @@ pub(crate) fn import(arguments: &Import) -> anyhow::Result<()> {
         &name,
         &Origin::File(path),
         &arguments.fetching,
-        &|_| Ok(()),
+        &Wish::Asked,
     )
 }
 
@@ -200,7 +209,7 @@ fn bring(
     name: &ModelName,
     origin: &Origin<'_>,
     fetching: &Fetching,
-    examine: &dyn Fn(&Path) -> Result<(), ShipError>,
+    wish: &Wish<'_>,
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let output = Output::of(fetching.json);
@@ -215,7 +224,11 @@ fn bring(
         name,
         slice,
         agrees: &agrees(fetching.allow_unsigned),
-        examine,
+        examine: match wish {
+            Wish::Asked => &|_| Ok(()),
+            Wish::Newer(examine) => examine,
+        },
+        takes_bad: matches!(wish, Wish::Asked),
         keep: fetching.keep,
         options: FetchOptions {
             jobs: fetching.jobs,
@@ -226,11 +239,14 @@ fn bring(
     let pulled = match origin {
         Origin::Replicas(places) => pull.from_source(places, name.tag()),
         Origin::Layout(layout, tag) => pull.from_source(layout, tag),
-        Origin::File(path) => pull.from_file(path).map(Some),
+        Origin::File(path) => {
+            let pulled = pull.from_file(path);
+            pulled.map(|pulled| PullOutcome::Pulled(Box::new(pulled)))
+        }
     };
     shown.end();
     match pulled? {
-        Some(pulled) => {
+        PullOutcome::Pulled(pulled) => {
             // Every byte was checked while it came: the first start hashes nothing.
             if let Some(cache) = verified::cache_folder()? {
                 verified::remember_checked(&store.bundle(pulled.held.bundle)?, &cache);
@@ -238,15 +254,30 @@ fn bring(
             print_warnings(&pulled.accepted);
             report(name, &pulled, output, started.elapsed());
         }
-        None => match output {
+        PullOutcome::Unchanged => match output {
             Output::Json => println!(
                 "{}",
                 json!({"event": "unchanged", "name": name.to_string()})
             ),
             Output::Text => println!("{name}  is up to date"),
         },
+        PullOutcome::PassedOver(bad) => report_passed_over(name, &bad, output),
     }
     Ok(())
+}
+
+fn report_passed_over(name: &ModelName, bad: &BadBundle, output: Output) {
+    match output {
+        Output::Json => println!(
+            "{}",
+            json!({"event": "passed_over", "name": name.to_string(), "bundle": bad.bundle,
+                   "number": bad.number, "reason": bad.reason})
+        ),
+        Output::Text => println!(
+            "{name}  stays: {bad} is passed over, since {}; `heg pull {name}` takes it all the same",
+            bad.reason
+        ),
+    }
 }
 
 fn report(name: &ModelName, pulled: &Pulled, output: Output, took: Duration) {
@@ -289,27 +320,6 @@ fn report(name: &ModelName, pulled: &Pulled, output: Output, took: Duration) {
         bytes(held.bytes),
         span(took)
     );
-}
-
-/// Asks a bundle's kernels for their known answers, in a process of its own.
-fn known_answers(name: &ModelName, bundle: &Path) -> Result<(), ShipError> {
-    let Ok(this) = std::env::current_exe() else {
-        return Ok(());
-    };
-    let mut doctor = Command::new(this);
-    doctor.arg("doctor").arg(bundle).stdin(Stdio::null());
-    let outcome = doctor.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    // Any other status says that the question could not be asked, not that an answer was wrong.
-    match outcome.ok().and_then(|status| status.code()) {
-        Some(1) => Err(ShipError::Kept {
-            name: name.to_string(),
-            reason: format!(
-                "kernels of the new bundle gave wrong answers on this machine, as `heg doctor {}` shows",
-                bundle.display()
-            ),
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// Parses a rate: a number of bytes, or one with `kB`, `MB` or `GB` behind it.

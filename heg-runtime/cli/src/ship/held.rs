@@ -66,7 +66,7 @@ pub(crate) fn list(arguments: &List) -> anyhow::Result<()> {
             let before: Vec<_> = record.before.iter().map(|held| held.bundle).collect();
             json!({"name": name.to_string(), "bundle": record.now.bundle, "bytes": record.now.bytes,
                    "slice": record.now.slice, "number": record.now.number, "version": record.now.version,
-                   "before": before})
+                   "before": before, "bad": record.bad})
         });
         let names: Vec<_> = names.collect();
         println!(
@@ -90,9 +90,13 @@ pub(crate) fn list(arguments: &List) -> anyhow::Result<()> {
             0 => String::new(),
             count => format!(", {count} before it"),
         };
+        let bad = match record.bad.len() {
+            0 => String::new(),
+            count => format!(", {count} passed over"),
+        };
         let name = name.to_string();
         println!(
-            "{name:<width$}  {}  {:>9}  {}  {release}{before}",
+            "{name:<width$}  {}  {:>9}  {}  {release}{before}{bad}",
             held.bundle.short(),
             bytes(held.bytes),
             held.slice
@@ -155,9 +159,17 @@ pub(crate) fn roll_back(arguments: &Rollback) -> anyhow::Result<()> {
     let _lock = store.lock(&waits)?;
     let (name, record) = store.meant(&asked(&arguments.name)?)?;
     let held = store.roll_back(&name)?;
+    let left = record.now.bundle;
+    let marked = store
+        .name(&name)?
+        .is_some_and(|record| record.bad(left).is_some());
+    let passed_over = match marked {
+        true => format!("; updates pass {} over", left.short()),
+        false => String::new(),
+    };
     println!(
-        "{name}  {} → {}",
-        record.now.bundle.short(),
+        "{name}  {} → {}{passed_over}",
+        left.short(),
         held.bundle.short()
     );
     Ok(())

@@ -3,6 +3,7 @@
 mod fetch;
 mod fit;
 mod held;
+mod known_answers;
 mod progress;
 mod send;
 

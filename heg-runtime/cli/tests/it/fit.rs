@@ -1,21 +1,15 @@
 //! `heg fit` on a registry's bundle: few requests, no weights, and the speed that the bundle has once it is here.
 
 use std::path::Path;
-use std::process::Command;
 
-use heg_tests::{Workbench, fixture, skipped};
+use heg_tests::{Workbench, fixture};
 use serde_json::Value;
 
-use crate::docker_registry::DockerRegistry;
+use crate::registry::{heg_with_store, registry_or_skip};
 
 /// Runs `heg` with a store in a folder; returns its status, and what it printed as JSON.
 fn heg(folder: &Path, arguments: &[&str]) -> (i32, Value) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_heg"));
-    let command = command.args(arguments).current_dir(folder);
-    let command = command
-        .env("HEG_STORE", folder.join("store"))
-        .env("HEG_CACHE_DIR", folder.join("cache"));
-    let output = command.output().unwrap();
+    let output = heg_with_store(folder).args(arguments).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let last = text.lines().next_back().unwrap_or_default();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -28,13 +22,8 @@ fn heg(folder: &Path, arguments: &[&str]) -> (i32, Value) {
 fn a_bundle_is_judged_before_its_weights_are_fetched() {
     let test = "a_bundle_is_judged_before_its_weights_are_fetched";
     let folder = tempfile::tempdir().unwrap();
-    let docker = match DockerRegistry::start(folder.path()) {
-        Ok(docker) => docker,
-        Err(error) => {
-            let required = std::env::var_os("HEG_REQUIRE_REGISTRY").is_some();
-            assert!(!required, "{test}: docker-registry: {error}");
-            return skipped(&format!("{test}: no docker-registry (Debian has it)"));
-        }
+    let Some(docker) = registry_or_skip(test, folder.path()) else {
+        return;
     };
     let folder = folder.path();
     let workbench = Workbench::new().unwrap();

@@ -20,8 +20,12 @@ mod inspect_program;
 mod machine;
 #[cfg(target_os = "linux")]
 mod pressure;
+#[cfg(all(unix, feature = "ship"))]
+mod registry;
 mod several;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod soft_npu;
 mod state;
 mod tiny;
+#[cfg(all(unix, feature = "ship"))]
+mod update;

@@ -46,7 +46,7 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 
 /// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
 /// process, and is its own.
-const VARIABLES: [(&str, &[&str]); 24] = [
+const VARIABLES: [(&str, &[&str]); 25] = [
     (
         "HEG_BLESS",
         &[
@@ -72,6 +72,7 @@ const VARIABLES: [(&str, &[&str]); 24] = [
             "xtask/src/workspace.rs",
         ],
     ),
+    ("HEG_DIST_ARCHIVE", &["heg-runtime/cli/tests/it/bare.rs"]),
     (
         "HEG_FULL",
         &[

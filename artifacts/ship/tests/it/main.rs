@@ -10,6 +10,7 @@ mod bad;
 mod bundles;
 mod device;
 mod docker_registry;
+mod failures;
 mod layouts;
 mod lies;
 mod looks;

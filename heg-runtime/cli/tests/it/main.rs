@@ -5,6 +5,8 @@
 )]
 
 mod bake;
+#[cfg(all(target_os = "linux", target_arch = "x86_64", feature = "ship"))]
+mod bare;
 mod cli;
 mod command;
 #[cfg(all(unix, feature = "ship"))]
@@ -22,6 +24,8 @@ mod machine;
 mod pressure;
 #[cfg(all(unix, feature = "ship"))]
 mod registry;
+#[cfg(all(target_os = "linux", feature = "ship"))]
+mod room;
 mod several;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod soft_npu;

@@ -1,0 +1,88 @@
+//! What goes wrong around a transfer: links that expire, another command at the store, files that a power cut took.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::bundles::{Content, Device, bundle, name};
+use crate::lying::Twist;
+use crate::world::World;
+
+/// Registries send on to links that work for a while: each range asks for its own.
+#[test]
+fn a_link_that_expired_is_asked_for_anew() {
+    let world = World::new();
+    let used = Mutex::new(BTreeSet::new());
+    let target = world.liar(move |asked| {
+        let is_new = used.lock().unwrap().insert(asked.path.clone());
+        match (is_new, asked.is_long()) {
+            (false, _) => Twist::Status(403, String::new()),
+            (true, true) => Twist::Cut((1 << 20) + 77),
+            (true, false) => Twist::Honest,
+        }
+    });
+    let elsewhere = target.host.clone();
+    let liar = world.liar(move |asked| match asked.path.split_once("/blobs/") {
+        Some((_, digest)) => {
+            let link = format!("http://{elsewhere}/v2/link-{}/blobs/{digest}", asked.number);
+            Twist::Status(307, format!("Location: {link}"))
+        }
+        None => Twist::Honest,
+    });
+    let mut device = Device::trusting();
+    device.options.jobs = NonZero::<usize>::MIN;
+    let name = liar.name("chat:v1");
+    device.pull(&liar.registry(&name, None), &name).unwrap();
+    device.has(&name, &world.file);
+    let long = target.requests().iter().filter(|it| it.is_long()).count();
+    assert!(long > 1, "the line broke, and a new link went on");
+}
+
+#[test]
+fn a_second_pull_waits_for_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = bundle(folder.path(), "one", &Content::default());
+    let (device, chat) = (Device::trusting(), name("chat"));
+    let first = device.store.lock(&|| ()).unwrap();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| device.import(&one, &chat).unwrap());
+        let told = || device.told.lines.lock().unwrap().clone();
+        while told().is_empty() {
+            assert!(!second.is_finished(), "it did not wait");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(
+            told(),
+            ["another command changes the store: waiting for it"]
+        );
+        assert!(device.store.name(&chat).unwrap().is_none());
+        drop(first);
+    });
+    device.has(&chat, &one);
+}
+
+/// A view whose part is gone, and a part of which the end is: what is missing comes again, and no more.
+#[test]
+fn what_a_power_cut_took_comes_again() {
+    let world = World::new();
+    let liar = world.liar(|_| Twist::Honest);
+    let (device, chat) = (Device::trusting(), liar.name("chat:v1"));
+    let registry = liar.registry(&chat, None);
+    let first = device.pull(&registry, &chat).unwrap().unwrap();
+    let view = device.store.view(first.held.bundle).unwrap().unwrap();
+    let parts = device.store.path().join("parts");
+    for (part, whole) in view.parts().iter().zip(&first.changed_parts) {
+        let path = part.id.path_in(&parts);
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        if part.bytes > 1 << 20 {
+            fs::write(&path, &bytes[..bytes.len() - 4096]).unwrap();
+        }
+        let again = device.pull(&registry, &chat).unwrap().unwrap();
+        assert_eq!(&again.changed_parts, std::slice::from_ref(whole));
+        device.has(&chat, &world.file);
+    }
+    assert!(device.pull(&registry, &chat).unwrap().is_none());
+}

@@ -56,7 +56,7 @@ pub use manifest::{MANIFEST_REVISION, Manifest, Section};
 pub use mapping::{FileIdentity, Mapping, maps_parts};
 pub use parts::{FilePart, HEAD_PART, PART_BYTES_MAX, PARTS_MAX, PartId};
 pub use reader::Bundle;
-pub use recipe::RecipeKey;
+pub use recipe::{RecipeKey, StoreKey};
 pub use references::{Reference, references};
 pub use sink::SectionSink;
 pub use slice::{npu_needs, platforms, slice, with_state, without_answers};

@@ -48,19 +48,58 @@ impl fmt::Debug for RecipeKey {
     }
 }
 
+/// The secret of machines that share a store. A section proves itself by its name, a recipe does not: without the secret
+/// nobody can write one that a machine with it takes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreKey([u8; blake3::KEY_LEN]);
+
+impl StoreKey {
+    /// The key that follows from a secret; the secret is as hard to guess as it is.
+    pub fn of(secret: &[u8]) -> Self {
+        Self(blake3::derive_key(STORE_KEY_CONTEXT, secret))
+    }
+}
+
+impl fmt::Debug for StoreKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreKey(…)")
+    }
+}
+
+/// The last line of a recipe: a hash of the text, or with a secret one of the recipe's own key as well, so that a recipe is
+/// no other step's.
+pub(crate) struct Seal<'s> {
+    pub(crate) secret: Option<&'s StoreKey>,
+    pub(crate) recipe: &'s RecipeKey,
+}
+
+impl Seal<'_> {
+    fn of(&self, text: &str) -> SectionId {
+        match self.secret {
+            None => SectionId::of(text.as_bytes()),
+            Some(StoreKey(secret)) => {
+                let mut hasher = blake3::Hasher::new_keyed(secret);
+                hasher.update(self.recipe.to_string().as_bytes());
+                hasher.update(text.as_bytes());
+                hasher.finalize().into()
+            }
+        }
+    }
+}
+
 /// Returns the text of a recipe.
-pub(crate) fn encode(sections: &[Section]) -> String {
+pub(crate) fn encode(sections: &[Section], seal: &Seal<'_>) -> String {
     let mut text = FIRST_LINE.to_owned();
     for Section { id, bytes } in sections {
         text.push_str(&format!("{id} {bytes}\n"));
     }
-    let hash = SectionId::of(text.as_bytes());
+    let hash = seal.of(&text);
     text.push_str(&format!("{hash}\n"));
     text
 }
 
-/// Reads the output of [`encode`]; `None` for anything else.
-pub(crate) fn decode(text: &[u8]) -> Option<Vec<Section>> {
+/// Reads the output of [`encode`] with the same seal; `None` for anything else.
+pub(crate) fn decode(text: &[u8], seal: &Seal<'_>) -> Option<Vec<Section>> {
     let text = std::str::from_utf8(text).ok()?;
     let body = &text[..text.strip_suffix('\n')?.rfind('\n')? + 1];
     let sections: Option<Vec<Section>> = body
@@ -68,7 +107,11 @@ pub(crate) fn decode(text: &[u8]) -> Option<Vec<Section>> {
         .lines()
         .map(decode_line)
         .collect();
-    sections.filter(|sections| encode(sections) == text)
+    let sections = sections?;
+    let expected = encode(&sections, seal);
+    // Compared as hashes, since the time that this takes must not tell how much of a seal was right.
+    let same = blake3::hash(expected.as_bytes()) == blake3::hash(text.as_bytes());
+    same.then_some(sections)
 }
 
 fn decode_line(line: &str) -> Option<Section> {
@@ -81,6 +124,9 @@ fn decode_line(line: &str) -> Option<Section> {
 
 /// Separates keys from all other uses of blake3, which asks for a globally unique text.
 const CONTEXT: &str = "heg-artifacts 2026 recipe key v1";
+
+/// Separates the keys of stores from all other uses of blake3.
+const STORE_KEY_CONTEXT: &str = "heg-artifacts 2026 store key v1";
 
 /// The first line, with the version of the text below it.
 const FIRST_LINE: &str = "heg recipe 1\n";
@@ -98,28 +144,62 @@ mod tests {
             .collect()
     }
 
+    fn step(name: &str) -> RecipeKey {
+        RecipeKey::of(name, ["input"])
+    }
+
+    fn seals<'s>(secret: &'s StoreKey, recipe: &'s RecipeKey) -> [Seal<'s>; 2] {
+        [None, Some(secret)].map(|secret| Seal { secret, recipe })
+    }
+
     #[test]
     fn text_reads_back() {
-        for count in [0, 1, 7] {
-            assert_eq!(
-                decode(encode(&sections(count)).as_bytes()),
-                Some(sections(count))
-            );
+        for seal in seals(&StoreKey::of(b"secret"), &step("a")) {
+            for count in [0, 1, 7] {
+                assert_eq!(
+                    decode(encode(&sections(count), &seal).as_bytes(), &seal),
+                    Some(sections(count))
+                );
+            }
         }
+    }
+
+    /// Without the secret nobody writes a recipe, and one of another step is not one of this.
+    #[test]
+    fn a_seal_is_of_one_secret_and_one_step() {
+        let (secret, other) = (StoreKey::of(b"secret"), StoreKey::of(b"another"));
+        let (a, b) = (step("a"), step("b"));
+        let all = [
+            (None, &a),
+            (Some(&secret), &a),
+            (Some(&secret), &b),
+            (Some(&other), &a),
+        ];
+        let seals = all.map(|(secret, recipe)| Seal { secret, recipe });
+        for (written, seal) in seals.iter().enumerate() {
+            let text = encode(&sections(2), seal);
+            for (read, seal) in seals.iter().enumerate() {
+                let found = decode(text.as_bytes(), seal).is_some();
+                assert_eq!(found, written == read, "{written} read as {read}");
+            }
+        }
+        assert_eq!(format!("{secret:?}"), "StoreKey(…)");
     }
 
     #[test]
     fn every_flipped_byte_and_every_truncation_is_no_recipe() {
-        let text = encode(&sections(2)).into_bytes();
-        for position in 0..text.len() {
-            assert_eq!(decode(&text[..position]), None);
-            for bit in 0..8 {
-                let mut broken = text.clone();
-                broken[position] ^= 1 << bit;
-                assert_eq!(decode(&broken), None);
+        for seal in seals(&StoreKey::of(b"secret"), &step("a")) {
+            let text = encode(&sections(2), &seal).into_bytes();
+            for position in 0..text.len() {
+                assert_eq!(decode(&text[..position], &seal), None);
+                for bit in 0..8 {
+                    let mut broken = text.clone();
+                    broken[position] ^= 1 << bit;
+                    assert_eq!(decode(&broken, &seal), None);
+                }
             }
+            assert_eq!(decode(&vec![0; text.len()], &seal), None);
         }
-        assert_eq!(decode(&vec![0; text.len()]), None);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::content_id::SectionId;
 use crate::error::{BundlePart, Error};
 use crate::manifest::Section;
 use crate::mapping::Mapping;
-use crate::recipe::{self, RecipeKey};
+use crate::recipe::{self, RecipeKey, Seal, StoreKey};
 use crate::sink::SectionSink;
 
 /// A folder of sections.
@@ -34,6 +34,7 @@ pub struct Store {
     objects: PathBuf,
     recipes: PathBuf,
     temporary: PathBuf,
+    secret: Option<StoreKey>,
 }
 
 impl Store {
@@ -46,12 +47,19 @@ impl Store {
             objects: folder.join("blake3"),
             recipes: folder.join("recipes"),
             temporary: folder.join("tmp"),
+            secret: None,
         };
         for folder in [&store.objects, &store.recipes, &store.temporary] {
             fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         }
         remove_stale(&store.temporary, "")?;
         Ok(store)
+    }
+
+    /// Takes recipes that were written with this secret, and no others: those of other people who can write to the folder
+    /// count as absent.
+    pub fn with_key(self, secret: Option<StoreKey>) -> Self {
+        Self { secret, ..self }
     }
 
     /// Streams a new section into the store: `fill` writes it, in constant memory. Returns the section's name and
@@ -160,7 +168,7 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::io("read", path)(source)),
         };
-        let Some(sections) = recipe::decode(&text) else {
+        let Some(sections) = recipe::decode(&text, &self.seal(key)) else {
             return Ok(None);
         };
         for section in &sections {
@@ -176,7 +184,7 @@ impl Store {
     /// Errors: [`Error::Io`].
     pub fn record(&self, key: &RecipeKey, sections: &[Section]) -> Result<(), Error> {
         let temp = TempFile::create(&self.temporary, "")?;
-        let text = recipe::encode(sections);
+        let text = recipe::encode(sections, &self.seal(key));
         temp.file()
             .write_all(text.as_bytes())
             .map_err(Error::io("write", temp.path()))?;
@@ -191,6 +199,11 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Error::io("inspect", path)(source)),
         }
+    }
+
+    fn seal<'s>(&'s self, recipe: &'s RecipeKey) -> Seal<'s> {
+        let secret = self.secret.as_ref();
+        Seal { secret, recipe }
     }
 
     fn object(&self, id: SectionId) -> PathBuf {

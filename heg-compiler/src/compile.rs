@@ -33,6 +33,12 @@ pub struct Places {
     pub store: PathBuf,
 }
 
+impl Places {
+    fn keyed_store(&self, options: &CompileOptions) -> Result<Store, Error> {
+        Ok(Store::open(&self.store)?.with_key(options.store_key.clone()))
+    }
+}
+
 /// Summary of a compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
@@ -120,7 +126,7 @@ fn compile_from_store(
     let target = &target.pooling(text.pooled);
     let mut plan = Plan::new(target, &config, options.verify)?;
     plan.take_form_of(&checkpoint)?;
-    let (store, params) = (Store::open(&places.store)?, plan.weights());
+    let (store, params) = (places.keyed_store(options)?, plan.weights());
     checkpoint.check_used(params.iter().map(|param| param.source.name.as_str()))?;
     let total = source_bytes(&checkpoint, &params)?;
     progress.begin(Phase::Lower, 0);

@@ -58,7 +58,8 @@ pub fn emit(
     }
     let plan = Plan::of_graphs(&target, &config, graphs, options.verify)?;
     let asked = |ask: &dyn Fn(&Inquirer<'_>) -> Result<String, CompileError>| {
-        let (pool, store) = (Pool::new(folder.join("npu")), Store::open(folder)?);
+        let store = Store::open(folder)?.with_key(options.store_key.clone());
+        let pool = Pool::new(folder.join("npu"));
         ask(&Inquirer::new(
             &plan,
             (&store, &pool),

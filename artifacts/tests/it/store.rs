@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use heg_artifacts::{Error, RecipeKey, Section, SectionId, Store};
+use heg_artifacts::{Error, RecipeKey, Section, SectionId, Store, StoreKey};
 
 use crate::tiny::noise;
 
@@ -173,6 +173,38 @@ fn recipes_are_recalled_while_their_objects_last() {
     let recipe = folder.path().join("recipes").join(&name[..2]).join(&name);
     fs::write(recipe, b"").unwrap();
     assert_eq!(store.recall(&key).unwrap(), None);
+}
+
+/// Machines that share a folder take recipes of each other, and none of anybody else who can write there.
+#[test]
+fn recipes_of_a_shared_folder_are_those_of_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |secret: Option<&str>| {
+        let key = secret.map(|secret| StoreKey::of(secret.as_bytes()));
+        Store::open(folder.path()).unwrap().with_key(key)
+    };
+    let (farm, stranger, nobody) = (open(Some("farm")), open(Some("stranger")), open(None));
+    let step = RecipeKey::of("quantise 1", ["weights"]);
+    let right = [farm.put_bytes(b"values").unwrap()];
+    let wrong = [stranger.put_bytes(b"other values").unwrap()];
+    farm.record(&step, &right).unwrap();
+    let recalled = |store: &Store| store.recall(&step).unwrap();
+    assert_eq!(recalled(&open(Some("farm"))).as_deref(), Some(&right[..]));
+    assert_eq!((recalled(&stranger), recalled(&nobody)), (None, None));
+    for other in [&stranger, &nobody] {
+        other.record(&step, &wrong).unwrap();
+        assert_eq!(recalled(&farm), None);
+        assert_eq!(recalled(other).as_deref(), Some(&wrong[..]));
+    }
+    // A recipe of the farm for another step, copied to this one's place.
+    let second = RecipeKey::of("quantise 2", ["weights"]);
+    farm.record(&second, &wrong).unwrap();
+    let path = |key: &RecipeKey| {
+        let name = key.to_string();
+        folder.path().join("recipes").join(&name[..2]).join(&name)
+    };
+    fs::copy(path(&second), path(&step)).unwrap();
+    assert_eq!(recalled(&farm), None);
 }
 
 #[test]

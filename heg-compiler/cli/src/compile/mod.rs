@@ -12,8 +12,8 @@ use choices::{KV_FORMS, NPU_BLOBS, PASSES, WEIGHT_FORMS, one_of};
 use clap::builder::NonEmptyStringValueParser;
 use heg_compiler::ingest::ModelSource;
 use heg_compiler::{
-    BlobSummary, CompileOptions, Emit, GpuModules, NarrowKv, NpuBlobs, Places, Summary, Target,
-    Verify,
+    BlobSummary, CompileOptions, Emit, GpuModules, NarrowKv, NpuBlobs, Places, StoreKey, Summary,
+    Target, Verify,
 };
 use heg_confine::{Confined, TextWorker, WorkerAssets, WorkerProgram, probe};
 use heg_profiler::measure::Profile;
@@ -62,6 +62,9 @@ pub struct Args {
     /// them where the CPU is the other device; may be given more than once
     #[arg(long = "partition", value_name = "SOC")]
     partitions: Vec<String>,
+    /// Secret of the machines that share the store below `HEG_BUNDLES`: what others wrote there is not taken
+    #[arg(long, value_name = "FILE")]
+    store_key: Option<PathBuf>,
     /// Check the compiler's own work after every pass, as debug builds always do
     #[arg(long)]
     verify: bool,
@@ -197,6 +200,24 @@ fn read_profile(file: &Path) -> Result<Profile> {
         .with_context(bad)
 }
 
+/// Reads the secret of a shared store.
+fn read_key(file: &Path) -> Result<StoreKey> {
+    let shown = file.display();
+    let bad = || Fail::input(format!("cannot use the key `{shown}`"));
+    let secret = std::fs::read(file).with_context(bad)?;
+    if secret.len() < KEY_BYTES_MIN {
+        let found = secret.len();
+        Err(Fail::input(format!(
+            "the key `{shown}` has `{found}` bytes, expected at least `{KEY_BYTES_MIN}`"
+        ))
+        .hint("`head -c 32 /dev/urandom > FILE` makes one, which all machines get"))?;
+    }
+    Ok(StoreKey::of(&secret))
+}
+
+/// Least length of a secret, in bytes: nobody can guess as many random ones.
+const KEY_BYTES_MIN: usize = 16;
+
 /// Reads a shipped SoC by its name, or a file.
 fn read_soc(name: &str) -> Result<Soc> {
     let bad = || Fail::input(format!("cannot use the SoC `{name}`"));
@@ -267,6 +288,7 @@ fn options(args: &Args) -> Result<CompileOptions> {
             .iter()
             .map(|name| read_soc(name))
             .collect::<Result<_>>()?,
+        store_key: args.store_key.as_deref().map(read_key).transpose()?,
         verify: match args.verify {
             true => Verify::Always,
             false => Verify::DebugBuilds,

@@ -16,7 +16,7 @@ mod windows;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{compile, dist, fail, fetch, setup, synth, workspace};
+use xtask::{compile, dist, fail, farm, fetch, setup, synth, workspace};
 
 /// The command line of `cargo xtask`.
 #[derive(Parser)]
@@ -53,6 +53,8 @@ enum Command {
     Deny(deny::Args),
     /// Build what people install who do not build: archives, a Debian package, a Python wheel
     Dist(dist::Args),
+    /// Plan how machines that share a store compile a matrix of models
+    Farm(farm::Args),
     /// Run the fuzz targets of tests/fuzz for a bounded time
     Fuzz(fuzz::Args),
     /// Measure HEG on a machine that cannot build it: pack a folder for it, read what came back
@@ -93,6 +95,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Ci(args) => ci::run(args),
         Command::Deny(args) => deny::run(args),
         Command::Dist(args) => dist::run(args),
+        Command::Farm(args) => farm::run(args),
         Command::Fuzz(args) => fuzz::run(args),
         Command::Lent(args) => lent::run(args),
         Command::Shaders(args) => shaders::run(args).map(|_| ()),

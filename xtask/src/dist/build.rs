@@ -58,6 +58,8 @@ fn cargo(args: &[&str]) -> Result<Command> {
     let mut names = vec![(workspace::root(), "/heg")];
     names.extend(home.map(|home| (home, "/cargo")));
     names.push((PathBuf::from(sysroot.trim()), "/rust"));
+    // The target folder may be outside of the checkout. Of several names that fit, the last counts.
+    names.push((target(), "/heg/target/dist"));
     let flags = |option: &str, separator: &str| {
         let each = names
             .iter()

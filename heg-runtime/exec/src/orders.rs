@@ -101,7 +101,7 @@ impl Executor {
         self.forms.way = match pair.only_way() {
             _ if pair.lost_side().is_some() => PairWay::Together,
             Some(way) => way,
-            None => ways.choose(kind, pair.partner_ns()),
+            None => ways.choose(kind, pair.prospect()),
         };
         Some(kind)
     }

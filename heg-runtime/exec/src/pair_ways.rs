@@ -28,6 +28,26 @@ impl PairWay {
     }
 }
 
+/// What is known of a device that may run a pass alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prospect {
+    /// Nothing yet.
+    Unknown,
+    /// The time that it would need for the products of a pass, in ns, by its parts of them.
+    Products { ns: u64 },
+    /// It shares no products, so it runs whole passes or nothing: it begins.
+    Whole,
+}
+
+impl Prospect {
+    const fn first_way(self) -> PairWay {
+        match self {
+            Self::Whole => PairWay::Partner,
+            Self::Unknown | Self::Products { .. } => PairWay::Together,
+        }
+    }
+}
+
 /// Passes that take about the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PassKind {
@@ -70,18 +90,18 @@ struct Trial {
 }
 
 impl PairWays {
-    /// The way of the next pass of a kind. `partner_ns`: time that the device would need for the products, if it is known.
-    pub(crate) fn choose(&mut self, kind: PassKind, partner_ns: Option<u64>) -> PairWay {
+    /// The way of the next pass of a kind.
+    pub(crate) fn choose(&mut self, kind: PassKind, prospect: Prospect) -> PairWay {
         if self.is_lost {
             return PairWay::Together;
         }
-        self.of(kind).next(partner_ns)
+        self.of(kind, prospect.first_way()).next(prospect)
     }
 
     /// Learns from a pass that ran to its end.
     pub(crate) fn learn(&mut self, kind: PassKind, way: PairWay, took: Duration) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.of(kind).learn(way, took_ns);
+        self.of(kind, way).learn(way, took_ns);
     }
 
     /// Leaves all further passes to the pair.
@@ -89,13 +109,13 @@ impl PairWays {
         self.is_lost = true;
     }
 
-    fn of(&mut self, kind: PassKind) -> &mut Choice {
+    fn of(&mut self, kind: PassKind, first: PairWay) -> &mut Choice {
         let known = self.choices.iter().position(|choice| choice.kind == kind);
         let at = known.unwrap_or_else(|| {
             if self.choices.len() == KINDS_MAX {
                 self.choices.remove(0);
             }
-            self.choices.push(Choice::new(kind));
+            self.choices.push(Choice::new(kind, first));
             self.choices.len() - 1
         });
         &mut self.choices[at]
@@ -103,10 +123,10 @@ impl PairWays {
 }
 
 impl Choice {
-    const fn new(kind: PassKind) -> Self {
+    const fn new(kind: PassKind, first: PairWay) -> Self {
         Self {
             kind,
-            way: PairWay::Together,
+            way: first,
             recent: Vec::new(),
             usual_ns: 0,
             passes: 0,
@@ -115,8 +135,8 @@ impl Choice {
         }
     }
 
-    fn next(&mut self, partner_ns: Option<u64>) -> PairWay {
-        if self.trial.is_none() && self.is_due() && self.is_promising(partner_ns) {
+    fn next(&mut self, prospect: Prospect) -> PairWay {
+        if self.trial.is_none() && self.is_due() && self.is_promising(prospect) {
             self.trial = Some(Trial::default());
         }
         match &self.trial {
@@ -133,11 +153,12 @@ impl Choice {
         is_known && (self.passes >= self.interval || (has_changed && self.passes >= CHANGED_AFTER))
     }
 
-    fn is_promising(&self, partner_ns: Option<u64>) -> bool {
-        match self.way {
-            PairWay::Partner => true,
-            PairWay::Together => {
-                partner_ns.is_some_and(|ns| (ns as f64) < PROMISING * median(&self.recent))
+    fn is_promising(&self, prospect: Prospect) -> bool {
+        match (self.way, prospect) {
+            (PairWay::Partner, _) | (PairWay::Together, Prospect::Whole) => true,
+            (PairWay::Together, Prospect::Unknown) => false,
+            (PairWay::Together, Prospect::Products { ns }) => {
+                (ns as f64) < PROMISING * median(&self.recent)
             }
         }
     }
@@ -205,11 +226,11 @@ fn median(times_ns: &[u64]) -> f64 {
 /// Kinds that are kept. Chosen: two classes, of ten sizes of chunks and batches.
 const KINDS_MAX: usize = 64;
 
-/// Passes whose times say what is usual. Chosen: two interrupted ones are outvoted.
-const RECENT: usize = 5;
+/// Passes whose times say what is usual. Chosen: four interrupted ones are outvoted.
+const RECENT: usize = 9;
 
 /// Passes before the first trial. Chosen: by then a pair knows how fast its device is.
-const FIRST: u32 = 8;
+const FIRST: u32 = 9;
 
 /// Passes to the next trial after one that changed something. Chosen: a trial that ends early costs less than a percent.
 const AGAIN: u32 = 256;
@@ -246,6 +267,8 @@ mod tests {
         rows: 1,
     };
 
+    const FAST: Prospect = Prospect::Products { ns: 1_000_000 };
+
     /// Times of a pass, together and by the device alone, and of the device's first one.
     struct World {
         together_us: f64,
@@ -256,9 +279,15 @@ mod tests {
     impl World {
         /// Runs passes; returns the time that they took, by that of the faster way.
         fn run(&mut self, ways: &mut PairWays, passes: usize, partner_us: Option<f64>) -> f64 {
+            let ns = partner_us.map(|us| (us * 1e3) as u64);
+            let prospect = ns.map_or(Prospect::Unknown, |ns| Prospect::Products { ns });
+            self.run_with(ways, passes, prospect)
+        }
+
+        fn run_with(&mut self, ways: &mut PairWays, passes: usize, prospect: Prospect) -> f64 {
             let mut all = 0.0;
             for _ in 0..passes {
-                let way = ways.choose(KIND, partner_us.map(|us| (us * 1e3) as u64));
+                let way = ways.choose(KIND, prospect);
                 let usual = match way {
                     PairWay::Together => self.together_us,
                     PairWay::Partner => self.partner_us,
@@ -307,11 +336,25 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_shares_no_product_begins_and_is_left_where_it_is_slower() {
+        worlds(|world| {
+            for partner_us in [1870.0, 9000.0] {
+                world.partner_us = partner_us;
+                let mut ways = PairWays::default();
+                assert_eq!(ways.choose(KIND, Prospect::Whole), PairWay::Partner);
+                world.run_with(&mut ways, 40, Prospect::Whole);
+                let times = world.run_with(&mut ways, 20_000, Prospect::Whole);
+                assert!(times < 1.03, "{partner_us}: {times}");
+            }
+        });
+    }
+
+    #[test]
     fn a_way_that_has_become_slow_is_left() {
         worlds(|world| {
             let mut ways = PairWays::default();
             world.run(&mut ways, 300, Some(1000.0));
-            assert_eq!(ways.choose(KIND, Some(1_000_000)), PairWay::Partner);
+            assert_eq!(ways.choose(KIND, FAST), PairWay::Partner);
             world.partner_us = 20_000.0;
             world.run(&mut ways, 60, Some(1000.0));
             assert!(world.run(&mut ways, 200, Some(1000.0)) < 1.6);
@@ -324,7 +367,7 @@ mod tests {
             let mut ways = PairWays::default();
             world.run(&mut ways, 300, Some(1000.0));
             ways.lose_partner();
-            assert_eq!(ways.choose(KIND, Some(1_000_000)), PairWay::Together);
+            assert_eq!(ways.choose(KIND, FAST), PairWay::Together);
         });
     }
 }

@@ -174,6 +174,8 @@ pub(crate) enum PartnerOffer {
 pub(crate) struct PairPartner {
     /// The role that it has in the pair.
     pub(crate) role: DeviceClass,
+    /// Whether it computes parts of products; otherwise it runs whole passes alone.
+    pub(crate) shares_products: bool,
     pub(crate) device: Arc<dyn Partner>,
     /// Its name, as a user reads it.
     pub(crate) name: String,

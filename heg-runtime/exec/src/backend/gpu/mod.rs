@@ -207,15 +207,14 @@ impl Backend for GpuPrograms {
             [None, Some(role)] => (DeviceClass::Igpu, role),
             [None, None] | [Some(_), Some(_)] => return Ok(PartnerOffer::None),
         };
-        if role.device.cache_memory() == CacheMemory::Copied {
-            // Both sides work on the same rows.
-            return Ok(PartnerOffer::None);
-        }
-        let partner = GpuPartner::new(role, bundle).map_err(failed("a pair"))?;
+        // Both sides of a product work on the same rows.
+        let shares_products = role.device.cache_memory() != CacheMemory::Copied;
+        let partner = GpuPartner::new(role, bundle, shares_products).map_err(failed("a pair"))?;
         let name = role.describe();
         self.partner = Some(class);
         Ok(PartnerOffer::Device(PairPartner {
             role: class,
+            shares_products,
             device: Arc::new(partner),
             name,
         }))

@@ -29,6 +29,8 @@ pub(super) struct GpuPartner(Arc<Shared>);
 struct Shared {
     role: Arc<GpuRole>,
     bundle: Arc<Bundle>,
+    /// Whether it computes areas of products at all.
+    shares_products: bool,
     /// Regions of sections, by the address at which the host has them.
     sections: OnceLock<HashMap<usize, GpuRegion>>,
     /// Operands that it rounds itself.
@@ -72,7 +74,12 @@ struct Places {
 }
 
 impl GpuPartner {
-    pub(super) fn new(role: &Arc<GpuRole>, bundle: &Arc<Bundle>) -> Result<Self, GpuError> {
+    /// A partner that shares products, or only runs passes alone, since its memory is its own.
+    pub(super) fn new(
+        role: &Arc<GpuRole>,
+        bundle: &Arc<Bundle>,
+        shares_products: bool,
+    ) -> Result<Self, GpuError> {
         let limits = StateLimits {
             rows: 1,
             layers: 1,
@@ -84,6 +91,7 @@ impl GpuPartner {
             state: CallState::new(&role.device, limits)?,
             role: Arc::clone(role),
             bundle: Arc::clone(bundle),
+            shares_products,
             sections: OnceLock::new(),
             operands: Mutex::default(),
             is_lost: AtomicBool::new(false),
@@ -165,7 +173,7 @@ impl Shared {
 impl Partner for GpuPartner {
     fn memory(&self, bytes: usize) -> Option<PartnerMemory> {
         let Self(shared) = self;
-        if shared.is_lost() {
+        if shared.is_lost() || !shared.shares_products {
             return None;
         }
         let made = shared.role.device.shared_memory(bytes as u64).ok()??;
@@ -181,6 +189,9 @@ impl Partner for GpuPartner {
         kv: ElementType,
     ) -> Option<Arc<dyn PartnerKernel>> {
         let Self(shared) = self;
+        if !shared.shares_products {
+            return None;
+        }
         let activations = shared.role.activations;
         let program = GpuProgram::new(program.clone(), declared, kv, activations).ok()?;
         Some(Arc::new(GpuPartnerKernel {

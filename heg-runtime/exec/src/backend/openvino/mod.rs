@@ -255,6 +255,7 @@ impl Backend for OpenVino {
             return Ok(PartnerOffer::Missing(why));
         };
         Ok(PartnerOffer::Device(PairPartner {
+            shares_products: true,
             role: device.class,
             device: Arc::new(partner),
             name: format!("{}, OpenVINO {}", facts.full_name, core.version()),

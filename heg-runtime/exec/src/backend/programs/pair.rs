@@ -16,7 +16,7 @@ use super::partition::partition;
 use super::placement::placement;
 use super::role_device::RoleDevice;
 use crate::backend::{PAIRED_ROLES, PairPartner, PairSetup};
-use crate::pair_ways::PairWay;
+use crate::pair_ways::{PairWay, Prospect};
 use heg_sched::Class;
 
 pub use heg_cpu::{HandOvers, Partition, WorkItem};
@@ -93,9 +93,11 @@ impl PairedRoles {
             orders: AtomicU64::new(0),
             partner_passes: AtomicU64::new(0),
             partner_ns: AtomicU64::new(0),
-            only_way: Mutex::new(match setup.pairing.level {
-                PairLevel::Tensor => None,
-                PairLevel::Layer => Some(PairWay::Together),
+            only_way: Mutex::new(match (setup.pairing.level, &setup.partner) {
+                (PairLevel::Layer, Some(partner)) if partner.shares_products => {
+                    Some(PairWay::Together)
+                }
+                (PairLevel::Layer | PairLevel::Tensor, _) => None,
             }),
         }
     }
@@ -208,10 +210,18 @@ impl PairedRoles {
         self.partner_passes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Time that the partner would need for the products of the latest order that both ran, in ns, if it is known.
-    pub(crate) fn partner_ns(&self) -> Option<u64> {
-        let ns = self.partner_ns.load(Ordering::Relaxed);
-        (ns > 0).then_some(ns)
+    /// What is known of the partner, for passes that it may run alone.
+    pub(crate) fn prospect(&self) -> Prospect {
+        if self
+            .partner()
+            .is_some_and(|partner| !partner.shares_products)
+        {
+            return Prospect::Whole;
+        }
+        match self.partner_ns.load(Ordering::Relaxed) {
+            0 => Prospect::Unknown,
+            ns => Prospect::Products { ns },
+        }
     }
 
     pub(super) fn note_partner_ns(&self, ns: Option<u64>) {

@@ -1,6 +1,8 @@
 //! A pair of a CPU thread and a GPU that share every product over the same rows: whatever is cut, and how, answers are those
 //! of one device, bit for bit. The device is the one that `HEG_VK_DRIVER` names, or the first that is there.
 
+use std::process::Command;
+
 use heg_runtime::exec::{Executor, PairWay};
 use heg_sched::{Class, Finish, Logits, chunks};
 use heg_spec::policy::PairLevel;
@@ -166,6 +168,21 @@ fn passes_of_the_gpu_alone_have_the_bits_of_one_device() {
         }
         assert_eq!(roles.lost_side(), None);
     }
+}
+
+/// A GPU whose memory is its own shares no product, and copies keys and values. Devices are opened as the environment says,
+/// so it has a process of its own.
+#[test]
+fn passes_of_a_gpu_with_memory_of_its_own_have_the_bits_of_one_device() {
+    if !gpu_or_skip("passes_of_a_gpu_with_memory_of_its_own_have_the_bits_of_one_device") {
+        return;
+    }
+    let test = "pair_gpu::passes_of_the_gpu_alone_have_the_bits_of_one_device";
+    let mut run = Command::new(std::env::current_exe().unwrap());
+    run.args(["--exact", test]).env("HEG_VK_AS", "discrete");
+    let run = run.output().unwrap();
+    let told = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && told.contains("1 passed"), "{told}");
 }
 
 #[test]

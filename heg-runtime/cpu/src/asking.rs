@@ -94,7 +94,7 @@ impl Asking {
 /// Orders in which a partner gets nothing but questions. Chosen: the first reads weights for the first time.
 const NEW: u32 = 2;
 
-/// Questions of such an order. Chosen: two phases of a model's tens, of which the partner gets a small part.
+/// Questions of such an order. Chosen: a model has tens of such phases, and a question is a small part of one.
 const AT_FIRST: u32 = 2;
 
 /// Time without a partner from one question to the next, divided by that of a question. Chosen: a percent is too little

@@ -53,7 +53,7 @@ pub struct CpuDevice {
     pace: Pace,
     /// Finds the products that one side of a pair does faster alone.
     solo_tuner: SoloTuner,
-    /// Finds the products of which a partner is to be measured.
+    /// Finds the products on which a partner is to be measured.
     asking: Asking,
     /// Times of parts, for a partition that is told.
     clock: PartClock,
@@ -335,7 +335,7 @@ impl CpuDevice {
         self.tell(ran);
     }
 
-    /// Time that a partner would be busy with all products of the latest order, as far as it was measured; `None` without a
+    /// Time that a partner would be busy with all products of the latest order, by its measured parts; `None` without a
     /// partner, or before it was.
     pub fn partner_ns(&self) -> Option<u64> {
         let partner = self.partner_side()?;

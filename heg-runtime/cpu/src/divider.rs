@@ -8,7 +8,7 @@ use crate::pace::{Pace, PaceKey};
 use crate::partner::PartnerForms;
 use crate::solo_tuner::{MemoryBound, SoloTuner};
 
-/// What the division of a phase depends on.
+/// The inputs of a division: the partition, and the measurements of either side.
 pub(crate) struct Divider<'a> {
     pub(crate) partition: &'a dyn Partition,
     pub(crate) pace: &'a mut Pace,

@@ -28,7 +28,7 @@ impl PairWay {
     }
 }
 
-/// What is known of a device that may run a pass alone.
+/// The prospect of a device in a pass that it may run alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prospect {
     /// Nothing yet.

@@ -12,7 +12,7 @@ use super::lanes::before_requests;
 use super::{Seen, layered, plan, plan_one};
 use crate::world::{ANSWER_TOKENS, CHUNK_TOKENS, GPU_PAIR, World, gpu_bundle, references};
 
-/// Answers all prompts with passes of the GPU alone, as far as it goes, and checks them; returns the side that was lost, and
+/// Answers all prompts with passes of the GPU alone, until it is lost, and checks them; returns the side that was lost, and
 /// the passes of the GPU.
 fn answers_of_the_gpu(layer: &Installed, planned: &VkPlan) -> (Option<Side>, u64) {
     plan(layer, planned);

@@ -166,7 +166,10 @@ const VARIABLES: [(&str, &[&str]); 25] = [
         ],
     ),
     ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),
-    ("HEG_VK_AS", &["heg-runtime/gpu/src/device.rs", "tests/it/pair_gpu.rs"]),
+    (
+        "HEG_VK_AS",
+        &["heg-runtime/gpu/src/device.rs", "tests/it/pair_gpu.rs"],
+    ),
     (
         "HEG_VK_DRIVER",
         &["heg-runtime/gpu/src/device.rs", "tests/src/soft_npu.rs"],

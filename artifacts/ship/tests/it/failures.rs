@@ -1,4 +1,4 @@
-//! What goes wrong around a transfer: links that expire, another command at the store, files that a power cut took.
+//! Mishaps around a transfer: links that expire, another command at the store, files that a power cut took.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -63,7 +63,7 @@ fn a_second_pull_waits_for_the_first() {
     device.has(&chat, &one);
 }
 
-/// A view whose part is gone, and a part of which the end is: what is missing comes again, and no more.
+/// A view has lost a part, and a part its end: the missing bytes come again, and no others.
 #[test]
 fn what_a_power_cut_took_comes_again() {
     let world = World::new();

@@ -35,7 +35,7 @@ pub(super) fn ask_kernels(name: &ModelName, bundle: &Path) -> Result<(), ShipErr
     }
 }
 
-/// The report of `heg doctor`, as far as it is read here.
+/// The fields of the report of `heg doctor` that are read here.
 #[derive(Deserialize)]
 struct Report {
     healthy: bool,

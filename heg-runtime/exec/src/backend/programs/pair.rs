@@ -141,7 +141,7 @@ impl PairedRoles {
         true
     }
 
-    /// Has all passes run one way, as far as there is a partner for it; with `None` the faster one is found by trying.
+    /// Has all passes run one way, if there is a partner for it; with `None` the faster one is found by trying.
     pub fn keep_to(&self, way: Option<PairWay>) {
         let only = self.only_way.lock();
         *only.unwrap_or_else(PoisonError::into_inner) = way;
@@ -210,7 +210,7 @@ impl PairedRoles {
         self.partner_passes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What is known of the partner, for passes that it may run alone.
+    /// The prospect of the partner in passes that it may run alone.
     pub(crate) fn prospect(&self) -> Prospect {
         if self
             .partner()

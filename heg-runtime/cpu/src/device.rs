@@ -18,7 +18,7 @@ use crate::execution::Execution;
 use crate::kernel::CpuKernel;
 use crate::listed::{ListedOrder, ListedPhase};
 use crate::memory::Scratch;
-use crate::pace::{Pace, PaceKey};
+use crate::pace::Pace;
 use crate::part_clock::{PartClock, PartTimes};
 use crate::partner::PartnerSide;
 use crate::placement::Placement;
@@ -342,10 +342,7 @@ impl CpuDevice {
         let mut all_ns = 0.0;
         for number in 0..self.listed.len() {
             let (phase, _) = self.listed.phase(number).ok()?;
-            let key = PaceKey {
-                product: phase.product,
-                is_long: phase.is_long,
-            };
+            let key = phase.pace_key();
             if phase.is_shared && self.asking.is_new(key) && phase.units > 0 {
                 return None;
             }
@@ -399,10 +396,7 @@ impl CpuDevice {
         let phases = times_ns.filter_map(|(number, took_ns)| {
             let (phase, _) = self.listed.phase(number).ok()?;
             phase.is_shared.then(|| AskedPhase {
-                key: PaceKey {
-                    product: phase.product,
-                    is_long: phase.is_long,
-                },
+                key: phase.pace_key(),
                 has_part: phase.pieces[index(partner)] > 0,
                 took_ns,
             })

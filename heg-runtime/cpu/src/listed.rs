@@ -11,6 +11,7 @@ use crate::device::Address;
 use crate::divider::Divided;
 use crate::division::{Division, SIDES, WorkItem, index};
 use crate::execution::{Execution, Item};
+use crate::pace::PaceKey;
 use crate::pool::Pieces;
 use crate::product::FEW_ROWS;
 use crate::solo_tuner::MemoryBound;
@@ -62,6 +63,16 @@ pub(crate) struct ListedCall {
     items: [Range<usize>; 2],
     /// Index of the first phase behind the call.
     end: usize,
+}
+
+impl ListedPhase {
+    /// The key of the pace at which sides do it.
+    pub(crate) const fn pace_key(&self) -> PaceKey {
+        PaceKey {
+            product: self.product,
+            is_long: self.is_long,
+        }
+    }
 }
 
 impl ListedOrder {

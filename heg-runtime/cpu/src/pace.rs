@@ -109,11 +109,7 @@ impl Pace {
             units: ran.units as u64,
             took_ns: ran.busy.unwrap_or(all).as_nanos() as u64,
         };
-        let key = PaceKey {
-            product: phase.product,
-            is_long: phase.is_long,
-        };
-        self.add(key, side, done);
+        self.add(phase.pace_key(), side, done);
     }
 
     /// Records work of a side.

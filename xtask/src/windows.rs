@@ -39,7 +39,8 @@ fn test_kernels(target: &str) -> Result<()> {
     fs::create_dir_all(&libraries)
         .with_context(|| format!("cannot create `{}`", libraries.display()))?;
     build_random_numbers(&libraries)?;
-    let mut command = workspace::cargo(&["test", "--target", target, "--package", KERNELS]);
+    let mut command =
+        workspace::cargo(&["test", "--target", target, "--package", KERNELS, "--lib"]);
     command
         .env(runner_variable(target), "wine")
         .env("WINEPATH", &libraries);

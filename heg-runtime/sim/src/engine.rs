@@ -4,14 +4,17 @@
 //! of their planning, then the timer.
 
 mod actions;
+mod error;
 mod tokens;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
-use thiserror::Error;
+use error::STEPS_PER_INSTANT;
+pub use error::SimulationError;
 
 use super::drafts::SimulatedDrafts;
+use super::drift::SpeedDrift;
 use super::fault::{Faults, Mishaps};
 use super::memory::DramModel;
 use super::meter::{Meter, RequestRecord, ResourceUsage};
@@ -27,6 +30,8 @@ use heg_workload::{Arrival, Trace};
 pub struct Machine {
     /// The DRAM that the devices share.
     pub memory: DramModel,
+    /// How its speed changes while it runs.
+    pub drift: SpeedDrift,
     /// The power that the devices draw.
     pub power: PowerModel,
     /// Time that a lane takes to reset.
@@ -74,52 +79,6 @@ pub struct LaunchSpan {
     /// End time.
     pub end: Micros,
 }
-
-/// The reason why a simulation did not finish.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum SimulationError {
-    /// The scheduler launched something on a lane that is busy or away.
-    #[error("launch {} on the {lane:?} lane, which is not free", ticket.0)]
-    NotFree {
-        /// The launch.
-        ticket: Ticket,
-        /// The lane.
-        lane: Lane,
-    },
-    /// The scheduler launched something for which the lane has no kernel.
-    #[error("launch {} on the {lane:?} lane, which has no kernel for it", ticket.0)]
-    NoKernel {
-        /// The launch.
-        ticket: Ticket,
-        /// The lane.
-        lane: Lane,
-    },
-    /// Requests are live, but nothing runs and nothing is planned.
-    #[error("nothing happens any more after {} s, with {live} requests live", now.as_secs())]
-    Stalled {
-        /// The time since which nothing has happened.
-        now: Micros,
-        /// Number of live requests.
-        live: usize,
-    },
-    /// Requests are still live after the maximum number of steps.
-    #[error("no end after {steps} steps, at {} s", now.as_secs())]
-    TooLong {
-        /// Number of steps.
-        steps: u64,
-        /// Virtual time.
-        now: Micros,
-    },
-    /// Events keep coming while virtual time stands still.
-    #[error("more than {STEPS_PER_INSTANT} events at {} s", now.as_secs())]
-    Runaway {
-        /// Virtual time.
-        now: Micros,
-    },
-}
-
-/// Maximum number of events at one time; more are an endless loop. Chosen: far more than a thousand requests can cause.
-const STEPS_PER_INSTANT: u32 = 100_000;
 
 /// Simulates `scheduler` serving `trace` on a machine whose kernels have these `costs`.
 ///

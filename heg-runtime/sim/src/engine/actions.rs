@@ -79,8 +79,9 @@ impl<C: Costs> Simulation<'_, C> {
             return Ok(());
         }
         let is_last = |id: &RequestId, context| self.meter.prompt_tokens(*id) <= context;
-        let cost = duration(self.costs, lane, &work, &self.warm, is_last)
+        let mut cost = duration(self.costs, lane, &work, &self.warm, is_last)
             .ok_or(SimulationError::NoKernel { ticket, lane })?;
+        cost.latency_us *= self.machine.drift.factor(lane, self.now);
         self.meter.start(&work, lane, cost, self.now);
         let fault = self.mishaps.launches(&work);
         let reads = self.mishaps.has_unread(&work);
@@ -139,11 +140,12 @@ impl<C: Costs> Simulation<'_, C> {
             let Some(layer) = self.costs.cost(lane, layer) else {
                 continue;
             };
+            let layer_us = layer.latency_us * self.machine.drift.factor(lane, running.start);
             let done_us = running.cost.latency_us - running.left_us;
-            let under_way = (done_us / layer.latency_us).floor() as u32 + 1;
+            let under_way = (done_us / layer_us).floor() as u32 + 1;
             if under_way < run.layers.len() as u32 {
                 running.layers = run.layers.start + under_way;
-                running.left_us = f64::from(under_way) * layer.latency_us - done_us;
+                running.left_us = f64::from(under_way) * layer_us - done_us;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Costs of a machine, fitted to launches of a run on it: what each kernel takes by its tokens and what they see.
 
 use heg_sched::{Call, Cost, Costs, Lane, LayerKernel, LayerOrder, Micros, ModelShape, WarmKernel};
+use heg_sim::SpeedDrift;
 use heg_workload::{LaunchOutcome, RunTrace, TracedCall, TracedLaunch};
 use std::collections::BTreeMap;
 
@@ -30,16 +31,9 @@ impl FittedCosts {
     /// the run must not have drafts.
     pub(super) fn of(trace: &RunTrace) -> Self {
         let shape = shape_of(trace);
-        let contexts = Contexts::of(trace, shape.layers);
         let mut points: [[Vec<Point>; 5]; Lane::ALL.len()] = Default::default();
-        for (launch, seen) in trace.launches().iter().zip(contexts.0).step_by(2) {
-            if launch.outcome != LaunchOutcome::Done {
-                continue;
-            }
-            let us = launch.end.since(launch.start).0 as f64;
-            if let Some((kind, point)) = point(launch, us, seen) {
-                points[launch.lane as usize][kind].push(point);
-            }
+        for (launch, kind, point) in fitted(trace, shape.layers) {
+            points[launch.lane as usize][kind].push(point);
         }
         let lanes = points.map(|[qkv, mha, ffn, head, layer]| LaneCosts {
             prefill: [fit(&qkv), fit(&mha), fit(&ffn)],
@@ -52,11 +46,55 @@ impl FittedCosts {
         }
     }
 
+    /// How much longer the launches took that these costs are fitted to, lane by lane in spans of a tenth of a second.
+    pub(super) fn drift(&self, trace: &RunTrace) -> SpeedDrift {
+        let mut spans = BTreeMap::<(Lane, u64), [f64; 2]>::new();
+        for (launch, kind, (features, us)) in fitted(trace, self.model.layers) {
+            let line = self.lanes[launch.lane as usize].line(kind);
+            if let Some(cost) = on(line, features, 0.0) {
+                let span = (launch.lane, launch.start.0 / DRIFT_SPAN_US);
+                let [took, expected] = spans.entry(span).or_default();
+                *took += us;
+                *expected += cost.latency_us;
+            }
+        }
+        let mut drift = SpeedDrift::default();
+        for ((lane, span), [took, expected]) in spans {
+            drift.add(lane, Micros(span * DRIFT_SPAN_US), took / expected);
+        }
+        drift
+    }
+
     /// Returns whether a lane ran anything.
     pub(super) fn has(&self, lane: Lane) -> bool {
         let costs = &self.lanes[lane as usize];
         costs.layer.is_some() || costs.prefill.iter().any(Option::is_some)
     }
+}
+
+impl LaneCosts {
+    fn line(&self, kind: usize) -> Option<Line> {
+        match kind {
+            HEAD => self.head,
+            LAYER => self.layer,
+            kernel => self.prefill.get(kernel).copied().flatten(),
+        }
+    }
+}
+
+/// Chosen: requests take about as long, and some hundred launches are in it.
+const DRIFT_SPAN_US: u64 = 100_000;
+
+/// Every other completed launch, with its kind and point.
+fn fitted(trace: &RunTrace, layers: u32) -> impl Iterator<Item = (&TracedLaunch, usize, Point)> {
+    let launches = trace.launches().iter().zip(Contexts::of(trace, layers).0);
+    let done = |(launch, _): &(&TracedLaunch, u32)| launch.outcome == LaunchOutcome::Done;
+    let fitted = launches.step_by(2).filter(done);
+    fitted.filter_map(|(launch, seen)| {
+        let us = launch.end.since(launch.start).0 as f64;
+        let (kind, point) = point(launch, us, seen)?;
+        Some((launch, kind, point))
+    })
 }
 
 const HEAD: usize = 3;

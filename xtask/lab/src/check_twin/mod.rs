@@ -1,7 +1,8 @@
 //! `cargo xtask check-twin`: a run of the engine on real lanes, replayed in the simulator, and how far both are apart.
 //!
-//! Costs are fitted to every other launch of the run. Its requests are compared one by one, and so is the share of the time in
-//! which each lane is busy. The command fails where they differ too much.
+//! Costs are fitted to every other launch of the run, and so is the machine's speed in each tenth of a second, since clocks
+//! and neighbours change it by a fifth from one request to the next. Requests are compared one by one, and so is the share of
+//! the time in which each lane is busy. The command fails where they differ too much.
 
 mod costs;
 mod record;
@@ -14,7 +15,7 @@ use crate::table::Markdown;
 use anyhow::{Context, Result};
 use costs::FittedCosts;
 use heg_sched::{Class, Finish, Lane, MachineFacts, MachineLanes, Micros, for_machine};
-use heg_sim::{Contender, Machine, RequestRecord, simulate};
+use heg_sim::{Contender, Machine, RequestRecord, Run, SpeedDrift, simulate};
 use heg_spec::{DeviceClass, Policy, Seeded, shipped};
 use heg_workload::{Arrival, RunTrace, Trace, TraceRequest, TracedRequest};
 use serde::Serialize;
@@ -63,8 +64,8 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Runs requests of random prompts on this machine's lanes, then the same in the simulator with the same scheduler, at the
-times at which they arrived. What each kernel takes is fitted to every other launch, by tokens and context; a machine that
-others use meanwhile has no such line, and its load is printed.
+times at which they arrived. What each kernel takes is fitted to every other launch, by tokens and context, and how fast the
+machine is to the same launches of each tenth of a second; what a replay at its mean speed misses is printed beside.
 
 Examples:
   cargo xtask check-twin --soc host-roles
@@ -182,6 +183,8 @@ struct Twin {
     latency_error_percent: f64,
     latency_error_percent_median: f64,
     ttft_error_percent: f64,
+    /// Mean of the errors of latency where the machine is taken to be as fast all the time, in percent.
+    mean_speed_error_percent: f64,
 }
 
 /// A request's times from its arrival, in s: recorded, simulated.
@@ -224,11 +227,20 @@ impl Twin {
         let policy = for_machine(policy(lanes)?, &facts);
         let policy = policy.map_err(|_| Fail::input("the policy is for another device"))?;
         let contender = Contender::from(policy);
-        let mut scheduler = contender.scheduler(&costs);
-        let run = simulate(&mut scheduler, &costs, &Machine::default(), &trace);
-        let run = run.with_context(|| Fail::check("the replay did not end"))?;
-        let pairs = requests.iter().zip(&run.requests);
-        let pairs: Vec<Pair> = pairs.filter_map(|(one, other)| pair(one, other)).collect();
+        let replay = |drift| {
+            let machine = Machine {
+                drift,
+                ..Machine::default()
+            };
+            let run = simulate(&mut contender.scheduler(&costs), &costs, &machine, &trace);
+            run.with_context(|| Fail::check("the replay did not end"))
+        };
+        let pairs = |run: &Run| -> Vec<Pair> {
+            let pairs = requests.iter().zip(&run.requests);
+            pairs.filter_map(|(one, other)| pair(one, other)).collect()
+        };
+        let at_mean_speed = pairs(&replay(SpeedDrift::default())?);
+        let run = replay(costs.drift(recorded))?;
         let usage = &run.usage;
         let busy = Lane::ALL.map(|lane| {
             let launches = recorded.launches().iter().filter(|it| it.lane == lane);
@@ -244,14 +256,18 @@ impl Twin {
             lane,
             occupancy_percent: [0, 1].map(|at| 100.0 * busy[at] / spans[at]),
         });
-        Ok(Self::compared(pairs, lanes.collect()))
+        let pairs = pairs(&run);
+        Ok(Self::compared(pairs, &at_mean_speed, lanes.collect()))
     }
 
-    fn compared(requests: Vec<Pair>, lanes: Vec<LanePair>) -> Self {
-        let count = requests.len() as f64;
-        let mean = |of: &dyn Fn(&Pair) -> f64| requests.iter().map(of).sum::<f64>() / count;
+    fn compared(requests: Vec<Pair>, at_mean_speed: &[Pair], lanes: Vec<LanePair>) -> Self {
+        let mean_of = |pairs: &[Pair], of: &dyn Fn(&Pair) -> f64| {
+            pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
+        };
+        let mean = |of: &dyn Fn(&Pair) -> f64| mean_of(&requests, of);
         let error = |[recorded, simulated]: [f64; 2]| 100.0 * (simulated / recorded - 1.0).abs();
         Self {
+            mean_speed_error_percent: mean_of(at_mean_speed, &|it| error(it.latency_secs)),
             mean_secs: [0, 1].map(|at| mean(&|it| it.latency_secs[at])),
             latency_error_percent: mean(&|it| error(it.latency_secs)),
             latency_error_percent_median: {
@@ -277,6 +293,10 @@ impl Twin {
             ("latency, request by request", self.latency_error_percent),
             ("the same, median", self.latency_error_percent_median),
             ("first token, request by request", self.ttft_error_percent),
+            (
+                "latency at the machine's mean speed",
+                self.mean_speed_error_percent,
+            ),
         ];
         for (what, error) in each {
             let cells = [what, "", ""].map(str::to_owned);

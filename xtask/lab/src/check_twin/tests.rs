@@ -1,9 +1,9 @@
 //! A run whose costs are known: the simulator's own, which a replay has to find again.
 
 use super::*;
-use heg_sched::{Action, Event, Observer};
+use heg_sched::{Action, Event, LayerKernel, Observer};
 use heg_sim::{AnalyticCosts, Dimensions, Machine};
-use heg_workload::TraceRecorder;
+use heg_workload::{LaunchOutcome, TraceRecorder, TracedCall, TracedLaunch};
 use std::sync::{Arc, Mutex};
 
 /// A trace in memory.
@@ -105,6 +105,67 @@ fn a_run_that_took_twice_as_long_is_found_out() {
         far[0].starts_with("the mean error of latency is"),
         "{far:?}"
     );
+}
+
+/// The run with launches that take half as long again in every other second, of a machine that has nothing else to do.
+#[test]
+fn a_machine_whose_speed_changes_is_replayed_at_each_speed() {
+    let mut recorded = RunTrace::default();
+    let mut at = 0;
+    for id in 0..40 {
+        let us = if id % 2 == 0 { 1000 } else { 1500 };
+        let id = heg_sched::RequestId(id);
+        let request = TracedRequest {
+            id,
+            class: Class::Reactive,
+            prompt_tokens: 1,
+            output_tokens: 101,
+            arrived: Micros(at),
+            started: Some(Micros(at)),
+            first_token: Some(Micros(at + 3 * us)),
+            restarted: None,
+            ended: Some((Micros(at + 103 * us), Finish::Complete)),
+        };
+        recorded.add(heg_workload::TraceEvent::Arrived(request));
+        recorded.add(heg_workload::TraceEvent::Ended(request));
+        let mut launch = |call| {
+            recorded.add(heg_workload::TraceEvent::Launch(TracedLaunch {
+                lane: Lane::Cpu,
+                call,
+                requests: vec![id],
+                class: Class::Reactive,
+                start: Micros(at),
+                end: Micros(at + us),
+                outcome: LaunchOutcome::Done,
+                flash_tokens: 0,
+                kept_tokens: 0,
+                baked_tokens: 0,
+            }));
+            at += us;
+        };
+        let segment = heg_sched::Segment {
+            position: 0,
+            tokens: 1,
+        };
+        for kernel in [LayerKernel::Qkv, LayerKernel::Mha, LayerKernel::Ffn] {
+            launch(TracedCall::Prefill {
+                kernel,
+                layer: 0,
+                segment,
+            });
+        }
+        for _ in 0..100 {
+            launch(TracedCall::Decode {
+                first_layer: 0,
+                end_layer: 1,
+                fused: false,
+            });
+        }
+        at = (at / 1_000_000 + 1) * 1_000_000;
+    }
+    let twin = twin(&recorded);
+    assert!(twin.latency_error_percent < 4.0, "{}", twin.table());
+    assert!(twin.mean_speed_error_percent > 15.0, "{}", twin.table());
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod variant;
 
 use std::collections::BTreeMap;
 
-use heg_spec::{GroupColumns, Pooling, Sight, VectorLength, WeightForm};
+use heg_spec::{GroupColumns, Pooling, ScoreForm, Sight, VectorLength, WeightForm};
 use serde::{Deserialize, Serialize};
 
 use crate::content_id::SectionId;
@@ -143,6 +143,19 @@ pub struct TextVectors {
     pub length: VectorLength,
     /// The tokens that a token of a text sees. A text whose tokens see all of it runs in one piece.
     pub sight: Sight,
+    /// For a model whose vectors have one element, the score of a text: its form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<ScoreForm>,
+}
+
+impl TextVectors {
+    /// Elements of a vector, for a model with hidden states of `hidden` elements.
+    pub fn width(&self, hidden: u32) -> u32 {
+        match self.scores {
+            Some(_) => 1,
+            None => hidden,
+        }
+    }
 }
 
 /// The token embedding: `x[c, D] = scale · table[ids]`, and to that the rows of token types and positions, in this order.
@@ -156,7 +169,8 @@ pub struct Embedding {
     /// Learned positions of shape [rows, D] in f32, a row for each position of the context, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<WeightId>,
-    /// Learned kinds of texts of shape [rows, D] in f32, if there are any; the first is added.
+    /// Learned kinds of texts of shape [rows, D] in f32, if there are any; the first is added, and the second to tokens
+    /// of a pair's second text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_types: Option<WeightId>,
 }

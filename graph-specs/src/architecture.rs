@@ -26,6 +26,9 @@ pub struct Architecture {
     pub name: String,
     /// Values of `model_type` in `config.json` that this file describes.
     pub model_types: Vec<String>,
+    /// Names in the config's `architectures` to which it is limited; empty for the file that describes all others.
+    #[serde(default)]
+    pub classes: Vec<String>,
     /// Named values, for use in expressions. `hidden`, `layers`, `heads`, `kv_heads`, `head_dim`, `vocab` and `context`
     /// are required. `layer` is the index of the layer being described.
     pub values: BTreeMap<String, Expr>,
@@ -50,6 +53,8 @@ pub enum HeadRows {
     Logits,
     /// Vectors, as wide as the hidden state, which are pooled to one for each text.
     Vectors,
+    /// One number for each row. That of a text's first token is its score.
+    Scores,
 }
 
 /// Values that every architecture defines.
@@ -67,7 +72,7 @@ pub struct EmbeddingSpec {
     pub scale: Option<Expr>,
     /// Checkpoint name of the learned positions, shape [context, hidden]: the row of a token's position is added.
     pub positions: Option<WeightName>,
-    /// The learned kinds of texts: the first row is added.
+    /// The learned kinds of texts: the first row is added, and the second to the tokens of a pair's second text.
     pub token_types: Option<TokenTypes>,
 }
 
@@ -256,9 +261,9 @@ impl Architecture {
     }
 
     /// Returns the family as a model that gives vectors: the head of one that gives logits ends before its last
-    /// projection. `None` if nothing of the head is left.
+    /// projection, and one that gives scores stays. `None` if nothing of the head is left.
     pub fn giving_vectors(mut self) -> Option<Self> {
-        if self.gives == HeadRows::Vectors {
+        if self.gives != HeadRows::Logits {
             return Some(self);
         }
         let is_projection = |operator: &Operator| matches!(operator.1, Op::Linear { .. });

@@ -52,7 +52,7 @@ pub use seeded::Seeded;
 pub use soc::{Activations, Soc};
 pub use source::Source;
 pub use vocabulary::{
-    DeviceClass, Group, GroupColumns, KvForm, NpuPlatform, Pooling, Sight, UnknownGroupColumns,
-    UnknownNpuPlatform, VectorLength, WeightForm,
+    DeviceClass, Group, GroupColumns, KvForm, NpuPlatform, Pooling, ScoreForm, Sight,
+    UnknownGroupColumns, UnknownNpuPlatform, VectorLength, WeightForm,
 };
 pub use weight_name::{NamePart, WeightName};

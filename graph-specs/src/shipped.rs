@@ -15,7 +15,7 @@ macro_rules! shipped {
 
 /// Shipped architecture files: name and text.
 pub const ARCHITECTURES: &[(&str, &str)] = shipped!("architectures":
-    "bert", "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3");
+    "bert", "bert_reranker", "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3");
 
 /// Shipped fusion plans: name and text.
 pub const FUSIONS: &[(&str, &str)] = shipped!("fusions": "agent-xpu");
@@ -38,17 +38,25 @@ pub fn architecture(name: &str) -> Result<Architecture, SpecError> {
     Architecture::parse(Source { file: &file, text })
 }
 
-/// The architecture whose `model_types` has `model_type`.
-pub fn architecture_of(model_type: &str) -> Result<Architecture, SpecError> {
-    let mut known = Vec::new();
+/// The architecture whose `model_types` has `model_type`: the one for a class of `classes` if there is one, or else
+/// that for all classes.
+pub fn architecture_of(model_type: &str, classes: &[&str]) -> Result<Architecture, SpecError> {
+    let (mut known, mut general) = (Vec::new(), None);
     for (name, _) in ARCHITECTURES {
         let architecture = architecture(name)?;
         if architecture.model_types.iter().any(|t| t == model_type) {
-            return Ok(architecture);
+            let is_named = |class: &String| classes.contains(&class.as_str());
+            if architecture.classes.iter().any(is_named) {
+                return Ok(architecture);
+            }
+            if architecture.classes.is_empty() {
+                general = general.or(Some(architecture));
+            }
+        } else if architecture.classes.is_empty() {
+            known.extend(architecture.model_types);
         }
-        known.extend(architecture.model_types);
     }
-    Err(unknown("model type", model_type, known))
+    general.ok_or_else(|| unknown("model type", model_type, known))
 }
 
 /// The fusion plan called `name`.

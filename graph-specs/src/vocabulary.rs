@@ -106,6 +106,15 @@ pub enum VectorLength {
     Unit,
 }
 
+/// The form of a score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ScoreForm {
+    /// The number that the head gives.
+    Logit,
+    /// That number between 0 and 1, by the logistic function.
+    Probability,
+}
+
 /// Storage forms of the weights of linear operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

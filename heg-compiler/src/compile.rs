@@ -146,7 +146,7 @@ fn compile_from_store(
     build.add_all(&blobs.sections);
     let rope = build.rope(&config)?;
     let provenance = provenance((config_name, &config), &text, &plan, blobs.compiler);
-    let (vectors, text) = (plan.vectors(target.pooled())?, build.text(text)?);
+    let (vectors, text) = (plan.vectors(target.pooled(), &config)?, build.text(text)?);
     progress.begin(Phase::Encode, total);
     let memory = SourceMemory::load(&places.store, &checkpoint)?;
     memory.save()?;

@@ -12,8 +12,18 @@ use crate::plan::Plan;
 use crate::target::Target;
 
 /// The families of `tests/fixtures/golden`, one for each shipped architecture.
-pub(crate) const FAMILIES: [&str; 11] = [
-    "bert", "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3",
+pub(crate) const FAMILIES: [&str; 12] = [
+    "bert",
+    "bert_reranker",
+    "gemma2",
+    "gemma3",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
     "smollm3",
 ];
 
@@ -44,7 +54,7 @@ impl Described {
 
     fn new(path: &Path, config: ConfigJson) -> Self {
         let model_type = config.text("model_type").unwrap();
-        let architecture = shipped::architecture_of(model_type).unwrap();
+        let architecture = shipped::architecture_of(model_type, &config.classes()).unwrap();
         let dims = Dims::bind(&architecture, &config).unwrap();
         let folder = path.parent().unwrap().to_owned();
         Self {

@@ -9,7 +9,9 @@ use std::fmt;
 use heg_artifacts::manifest::TextVectors;
 use heg_spec::architecture::{EmbeddingSpec, HeadRows, Op};
 use heg_spec::model::CONTEXT_TOKENS_DEFAULT;
-use heg_spec::{Architecture, KvForm, ModelSpec, Sight, WeightForm, WeightName};
+use heg_spec::{
+    Architecture, KvForm, ModelSpec, Pooling, Sight, VectorLength, WeightForm, WeightName,
+};
 
 use crate::encode::{quant_form, weight_name};
 use crate::error::CompileError;
@@ -18,7 +20,7 @@ use crate::graph::{
     self, Dims, OpGraph, Param, ParamKind, SpecScope, WeightSource, build_head, build_layer,
 };
 use crate::heg::{self, Heg};
-use crate::ingest::{BlockFormat, Checkpoint, ConfigJson, PooledVectors};
+use crate::ingest::{BlockFormat, Checkpoint, ConfigJson, PooledVectors, score_form};
 use crate::lower::group_columns;
 use crate::options::Verify;
 use crate::target::{SpecHash, Target};
@@ -273,28 +275,36 @@ impl Plan {
         sight(&self.architecture)
     }
 
-    /// The vectors that the model gives for texts, if it does; `pooled` is what its folder says.
+    /// The vectors or scores that the model gives for texts, if it does; `pooled` is what its folder says.
     ///
     /// # Errors
     ///
-    /// [`CompileError::NoPooling`] if it does, and its folder does not say how they are pooled.
+    /// [`CompileError::NoPooling`] if it gives vectors, and its folder does not say how they are pooled;
+    /// [`CompileError::Ingest`] if it gives scores, and its config asks for a form that is unknown.
     pub(crate) fn vectors(
         &self,
         pooled: Option<PooledVectors>,
+        config: &ConfigJson,
     ) -> Result<Option<TextVectors>, CompileError> {
-        if self.architecture.gives == HeadRows::Logits {
-            return Ok(None);
-        }
-        let Some(PooledVectors { pooling, length }) = pooled else {
-            return Err(CompileError::NoPooling {
+        let sight = self.sight();
+        match (self.architecture.gives, pooled) {
+            (HeadRows::Logits, _) => Ok(None),
+            (HeadRows::Scores, _) => Ok(Some(TextVectors {
+                pooling: Pooling::First,
+                length: VectorLength::Pooled,
+                sight,
+                scores: Some(score_form(config)?),
+            })),
+            (HeadRows::Vectors, None) => Err(CompileError::NoPooling {
                 architecture: self.architecture.name.clone(),
-            });
-        };
-        Ok(Some(TextVectors {
-            pooling,
-            length,
-            sight: self.sight(),
-        }))
+            }),
+            (HeadRows::Vectors, Some(PooledVectors { pooling, length })) => Ok(Some(TextVectors {
+                pooling,
+                length,
+                sight,
+                scores: None,
+            })),
+        }
     }
 
     /// Every distinct weight in order of first use, the embedding first.

@@ -90,7 +90,7 @@ impl Target {
     }
 
     /// The architecture that the model file names (a shipped name, or a `.ron` file beside the model file), or else the
-    /// one for the config's `model_type`; without its output projection if the model gives vectors.
+    /// one for the config's `model_type` and classes; without its output projection if the model gives vectors.
     pub(crate) fn architecture(
         &self,
         config: &ConfigJson,
@@ -119,7 +119,7 @@ impl Target {
                         .ok_or_else(|| CompileError::NoModelType {
                             path: config.path().to_owned(),
                         })?;
-                shipped::architecture_of(model_type)?
+                shipped::architecture_of(model_type, &config.classes())?
             }
         };
         let name = architecture.name.as_str();

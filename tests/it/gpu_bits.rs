@@ -5,7 +5,7 @@ use std::path::Path;
 
 use heg_runtime::Loaded;
 use heg_runtime::exec::mem::{ActivationRows, KvCache, MemoryHome};
-use heg_runtime::exec::{Batch, Executor, ExecutorOptions, Sequence, summary};
+use heg_runtime::exec::{Batch, Executor, ExecutorOptions, Sequence, TokenRun, summary};
 use heg_sched::{Launch, Logits, Span, WorkStage, launches};
 use heg_spec::{Group, shipped};
 use heg_tests::{Seeded, Workbench, fixture};
@@ -100,7 +100,8 @@ impl Both {
             tokens: tokens.len(),
             position: cache.tokens(),
         }];
-        self.cpu.embed((tokens, 0), &self.rows, 0).unwrap();
+        let run = TokenRun::new(tokens, 0);
+        self.cpu.embed(run, &self.rows, 0).unwrap();
         let all = self.launches(Logits::LastRows).enumerate();
         let placed: Vec<_> = all.map(|(index, launch)| (launch, on(index))).collect();
         let rows = std::mem::replace(&mut self.rows, empty(&self.cpu));
@@ -215,7 +216,9 @@ fn of_trees(both: &mut Both, on: On, trees: &[Vec<u16>; 2], tokens: &[Vec<u32>; 
         })
         .collect();
     let all: Vec<u32> = tokens.concat();
-    both.cpu.embed((&all, 0), &both.rows, 0).unwrap();
+    both.cpu
+        .embed(TokenRun::new(&all, 0), &both.rows, 0)
+        .unwrap();
     let rows = std::mem::replace(&mut both.rows, empty(&both.cpu));
     let caches = caches.each_ref();
     let trees = trees.each_ref().map(|tree| Some(tree.as_slice()));

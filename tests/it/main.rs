@@ -38,6 +38,7 @@ mod reject_bundle;
 mod reject_config;
 mod reject_weights;
 mod score;
+mod scores;
 mod speculation;
 mod swept_chunk;
 mod trained;

@@ -14,12 +14,12 @@ use heg_text::Special;
 /// Largest difference of an element from the reference in f32; vectors have length one.
 const TOLERANCE: f32 = 2e-6;
 
-fn bundle(workbench: &Workbench, model: &Path, form: WeightForm) -> PathBuf {
+pub(crate) fn bundle(workbench: &Workbench, model: &Path, form: WeightForm) -> PathBuf {
     let form_of = |spec: &mut heg_spec::ModelSpec| spec.weights = form;
     workbench.compile(model, "encoder", form_of).unwrap().0
 }
 
-fn engine(bundle: &Path, soc: &str, policy: &str) -> Engine {
+pub(crate) fn engine(bundle: &Path, soc: &str, policy: &str) -> Engine {
     let loaded = Loaded::open(bundle).unwrap();
     let loader = loaded.loader(&shipped::soc(soc).unwrap()).unwrap();
     let policy = shipped::policy(policy).unwrap();
@@ -37,7 +37,7 @@ fn engine(bundle: &Path, soc: &str, policy: &str) -> Engine {
 }
 
 /// Waits for a vector. Nothing may take minutes here.
-fn vector(mut generation: Generation) -> Vec<f32> {
+pub(crate) fn vector(mut generation: Generation) -> Vec<f32> {
     let mut found = None;
     loop {
         match generation.next_within(Duration::from_secs(120)).unwrap() {

@@ -27,7 +27,7 @@ fn bundle() -> &'static Path {
     })
 }
 
-fn encoder() -> ServedModel {
+pub(crate) fn encoder() -> ServedModel {
     let policy = shipped::policy("agent-xpu-one-device").unwrap();
     served_by(bundle(), "host-cpu-f32", policy, EngineOptions::default())
 }

@@ -24,6 +24,7 @@ mod messages;
 mod models;
 mod page;
 mod refusals;
+mod rerank;
 mod responses;
 mod sampling;
 mod sending;

@@ -15,6 +15,12 @@ pub struct Case {
     /// The hidden state of the last token after the embedding, after layers, and behind the last norm.
     #[serde(default)]
     pub hidden_last_position: Vec<Vec<f32>>,
+    /// The score of the prompt, if the model's file has one.
+    #[serde(default)]
+    pub score: Option<f32>,
+    /// The position of a pair's second text, if the prompt is a pair.
+    #[serde(default)]
+    pub second_at: Option<u32>,
     /// The vector of the prompt; empty if the model's file has none.
     #[serde(default)]
     pub vector: Vec<f32>,
@@ -23,7 +29,7 @@ pub struct Case {
     pub greedy_ids: Vec<u32>,
 }
 
-/// Returns the cases of a family of [`crate::FAMILIES`] or [`crate::ENCODERS`].
+/// Returns the cases of a family of [`crate::FAMILIES`], [`crate::ENCODERS`] or [`crate::RERANKERS`].
 pub fn family(name: &str) -> std::io::Result<Vec<Case>> {
     cases(&crate::fixture(&format!("golden/{name}")))
 }

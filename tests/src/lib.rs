@@ -40,6 +40,9 @@ pub const FAMILIES: [&str; 10] = [
 /// The families of `tests/fixtures/golden` whose models give vectors.
 pub const ENCODERS: [&str; 1] = ["bert"];
 
+/// The families of `tests/fixtures/golden` whose models give scores.
+pub const RERANKERS: [&str; 1] = ["bert_reranker"];
+
 /// 4-bit weights in the smallest groups.
 pub const fn four_bits(symmetric: bool) -> WeightForm {
     WeightForm::W4A16 {

@@ -5,7 +5,7 @@
 //! | `Qkv` | hidden | cos and sin, position | query, key, value |
 //! | `Mha` | query, key, value | position | attended |
 //! | `Ffn` | attended, hidden | | hidden |
-//! | `Head` | hidden | | logits, or vector if the model gives vectors |
+//! | `Head` | hidden | | logits, or vector if the model gives vectors or scores |
 //!
 //! Each role comes at most once on a side and is as wide as the model says (DESIGN section 3).
 

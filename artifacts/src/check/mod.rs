@@ -53,12 +53,12 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
     } = manifest;
     check_revision(*revision)?;
     check_provenance(provenance)?;
-    let widths = model::check_model(model)?;
+    let widths = model::check_model(model, vectors.as_ref())?;
     model::check_text(text, model)?;
     let lengths = sections::check_sections(manifest)?;
     sections::check_weights(weights, &lengths)?;
     sections::check_rope(rope, model, &lengths)?;
-    model::check_embedding(embedding, weights, model)?;
+    model::check_embedding(embedding, weights, (model, vectors.as_ref()))?;
     let gives = match vectors {
         Some(_) => Role::Vector,
         None => Role::Logits,

@@ -6,7 +6,7 @@
 
 use super::{check_equal, check_name, check_nonzero};
 use crate::error::Error;
-use crate::manifest::{ElementType, Embedding, Model, Role, Text, Weight, WeightId};
+use crate::manifest::{ElementType, Embedding, Model, Role, Text, TextVectors, Weight, WeightId};
 
 /// Widths of activation rows, in elements.
 pub(super) struct Widths {
@@ -14,13 +14,15 @@ pub(super) struct Widths {
     query: u32,
     key: u32,
     vocab: u32,
+    vector: u32,
 }
 
 impl Widths {
     /// The width that a port of this role must have; `None` if the rotary table decides.
     pub(super) fn of(&self, role: Role) -> Option<u32> {
         match role {
-            Role::Hidden | Role::Vector => Some(self.hidden),
+            Role::Hidden => Some(self.hidden),
+            Role::Vector => Some(self.vector),
             Role::Query | Role::Attended => Some(self.query),
             Role::Key | Role::Value => Some(self.key),
             Role::Position => Some(1),
@@ -30,7 +32,7 @@ impl Widths {
     }
 }
 
-pub(super) fn check_model(model: &Model) -> Result<Widths, Error> {
+pub(super) fn check_model(model: &Model, vectors: Option<&TextVectors>) -> Result<Widths, Error> {
     let Model {
         name,
         architecture,
@@ -82,6 +84,7 @@ pub(super) fn check_model(model: &Model) -> Result<Widths, Error> {
         query,
         key,
         vocab: *vocab,
+        vector: vectors.map_or(*hidden, |vectors| vectors.width(*hidden)),
     })
 }
 
@@ -120,7 +123,7 @@ pub(super) fn check_text(text: &Text, model: &Model) -> Result<(), Error> {
 pub(super) fn check_embedding(
     embedding: &Embedding,
     weights: &[Weight],
-    model: &Model,
+    (model, vectors): (&Model, Option<&TextVectors>),
 ) -> Result<(), Error> {
     let Embedding {
         table,
@@ -153,21 +156,26 @@ pub(super) fn check_embedding(
         expected,
         "as the embedding's table",
     )?;
+    let hidden = model.hidden;
     positions.map_or(Ok(()), |added| {
-        check_added("positions", added, weights, model)
+        let rows = (model.context_tokens, hidden);
+        check_added("positions", added, weights, rows)
     })?;
+    // A model that scores pairs has two types of tokens.
+    let types = vectors.and_then(|vectors| vectors.scores).map_or(1, |_| 2);
     token_types.map_or(Ok(()), |added| {
-        check_added("token_types", added, weights, model)
+        check_added("token_types", added, weights, (types, hidden))
     })
 }
 
-/// Checks a table whose rows are added to those of tokens: f32, and for positions with a row for each.
-fn check_added(field: &str, id: WeightId, weights: &[Weight], model: &Model) -> Result<(), Error> {
+/// Checks a table whose rows are added to those of tokens: f32, as wide as they are, and at least as many rows as asked for.
+fn check_added(
+    field: &str,
+    id: WeightId,
+    weights: &[Weight],
+    (rows_min, hidden): (u32, u32),
+) -> Result<(), Error> {
     let (index, weight) = weight_of(field, id, weights)?;
-    let rows_min = match field {
-        "positions" => model.context_tokens,
-        _ => 1,
-    };
     let [rows, width] = weight.shape.as_slice() else {
         let found = format!("{:?}", weight.shape);
         return Err(Error::invalid(
@@ -176,14 +184,12 @@ fn check_added(field: &str, id: WeightId, weights: &[Weight], model: &Model) -> 
             "two dimensions: rows that are added to embeddings",
         ));
     };
-    if weight.element == ElementType::F32 && *rows >= rows_min && *width == model.hidden {
+    if weight.element == ElementType::F32 && *rows >= rows_min && *width == hidden {
         return Ok(());
     }
     let found = format!("{:?} of {:?}", weight.shape, weight.element);
-    let expected = format!(
-        "at least {rows_min} rows of {} in F32, which are added to embeddings",
-        model.hidden
-    );
+    let expected =
+        format!("at least {rows_min} rows of {hidden} in F32, which are added to embeddings");
     Err(Error::invalid(format!("weights[{index}]"), found, expected))
 }
 

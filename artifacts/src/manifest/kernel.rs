@@ -61,7 +61,7 @@ pub enum Role {
     Attended,
     /// Logits[b, V].
     Logits,
-    /// Vectors[b, D] of a text's tokens, from which its vector is pooled.
+    /// Vectors[b, D] of a text's tokens, from which its vector is pooled; scores[b, 1] of a model that gives scores.
     Vector,
 }
 

@@ -86,9 +86,18 @@ fn every_model_file_parses_and_names_what_exists() {
 fn a_model_type_belongs_to_one_architecture() {
     let mut seen = std::collections::BTreeMap::new();
     for name in names(shipped::ARCHITECTURES) {
-        for model_type in shipped::architecture(&name).unwrap().model_types {
-            assert_eq!(shipped::architecture_of(&model_type).unwrap().name, name);
-            assert_eq!(seen.insert(model_type, name.clone()), None);
+        let architecture = shipped::architecture(&name).unwrap();
+        let mut classes: Vec<&str> = architecture.classes.iter().map(String::as_str).collect();
+        if classes.is_empty() {
+            classes.push("any other");
+        }
+        for model_type in &architecture.model_types {
+            for &class in &classes {
+                let found = shipped::architecture_of(model_type, &["unknown", class]).unwrap();
+                assert_eq!(found.name, name);
+                let key = (model_type.clone(), class.to_owned());
+                assert_eq!(seen.insert(key, name.clone()), None);
+            }
         }
     }
 }
@@ -131,10 +140,11 @@ fn unknown_names_are_refused_with_the_nearest() {
     let check = |error: SpecError, expected: &str| assert_eq!(error.to_string(), expected);
     check(
         shipped::architecture("lama").unwrap_err(),
-        "unknown architecture `lama`, expected one of `bert`, `gemma2`, `gemma3`, `granite`, `llama`, `mistral`, \
+        "unknown architecture `lama`, expected one of `bert`, `bert_reranker`, `gemma2`, `gemma3`, `granite`, `llama`, `mistral`, \
          `olmo2`, `phi3`, `qwen2`, `qwen3`, `smollm3`; did you mean `llama`?",
     );
-    let unknown = shipped::architecture_of("Qwen_3").unwrap_err().to_string();
+    let unknown = shipped::architecture_of("Qwen_3", &[]);
+    let unknown = unknown.unwrap_err().to_string();
     assert!(unknown.starts_with("unknown model type `Qwen_3`, expected one of `bert`, "));
     assert!(unknown.ends_with("; did you mean `qwen3`?"), "{unknown}");
     check(

@@ -36,6 +36,7 @@ pub(crate) fn build_head(
     let width = match architecture.gives {
         HeadRows::Logits => dims.vocab,
         HeadRows::Vectors => dims.hidden,
+        HeadRows::Scores => 1,
     };
     Builder::new(architecture, scope, dims, dims.layers).build(&architecture.head, width)
 }
@@ -330,8 +331,10 @@ impl<'a> Builder<'a> {
     fn check_whole(&self, name: &str, window: Option<u32>) -> Result<(), CompileError> {
         let expected = match (window, self.architecture.gives) {
             (Some(_), _) => "no window, as all tokens see the whole text",
-            (None, HeadRows::Logits) => "`gives: Vectors`, as all tokens see the whole text",
-            (None, HeadRows::Vectors) => return Ok(()),
+            (None, HeadRows::Logits) => {
+                "`gives: Vectors` or `gives: Scores`, as all tokens see the whole text"
+            }
+            (None, HeadRows::Vectors | HeadRows::Scores) => return Ok(()),
         };
         Err(CompileError::Sight {
             architecture: self.architecture.name.clone(),

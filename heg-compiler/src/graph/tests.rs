@@ -29,7 +29,18 @@ macro_rules! pinned {
 }
 
 pinned!(
-    bert, gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
+    bert,
+    bert_reranker,
+    gemma2,
+    gemma3,
+    granite,
+    llama,
+    mistral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3
 );
 
 /// Configs of transformers 5 express the same under other keys.

@@ -326,7 +326,7 @@ fn output_roles(group: Group, gives: HeadRows) -> &'static [Role] {
         Group::Ffn => &[Role::Hidden],
         Group::Head => match gives {
             HeadRows::Logits => &[Role::Logits],
-            HeadRows::Vectors => &[Role::Vector],
+            HeadRows::Vectors | HeadRows::Scores => &[Role::Vector],
         },
     }
 }

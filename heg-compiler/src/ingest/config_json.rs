@@ -96,6 +96,12 @@ impl ConfigJson {
         Some(self.value(path)?.as_array()?.as_slice())
     }
 
+    /// The names of `architectures`: the classes of transformers that read the model.
+    pub fn classes(&self) -> Vec<&str> {
+        let names = self.list("architectures").unwrap_or_default();
+        names.iter().filter_map(Value::as_str).collect()
+    }
+
     /// The source file, for messages.
     pub fn path(&self) -> &Path {
         &self.path

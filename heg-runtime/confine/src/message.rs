@@ -13,6 +13,8 @@ pub enum TextToEncode {
     Bare(String),
     /// A text in which special tokens are written out.
     AsWritten(String),
+    /// Two texts, which the tokenizer joins. The number of tokens that belong to the first stands before the tokens.
+    Pair(String, String),
 }
 
 /// A piece of work for a process that makes prompts.

@@ -46,6 +46,11 @@ fn tokens(side: &TextSide, text: TextToEncode) -> Result<Vec<u32>, TextError> {
         }
         TextToEncode::Bare(text) => tokenizer.encode(&text, Special::Add),
         TextToEncode::AsWritten(text) => tokenizer.encode(&text, Special::AsWritten),
+        TextToEncode::Pair(first, second) => {
+            let (mut tokens, second_at) = tokenizer.encode_pair(&first, &second)?;
+            tokens.insert(0, u32::try_from(second_at).unwrap_or(u32::MAX));
+            Ok(tokens)
+        }
     }
 }
 

@@ -236,16 +236,22 @@ impl Engine {
         }
     }
 
+    /// The kind of answers that the model gives.
+    pub fn gives(&self) -> AnswerKind {
+        match self.manifest().vectors {
+            Some(vectors) if vectors.scores.is_some() => AnswerKind::Score,
+            Some(_) => AnswerKind::Vector,
+            None => AnswerKind::Tokens,
+        }
+    }
+
     /// Checks that the model gives a kind of answer, as [`submit`](Self::submit) also does.
     ///
     /// # Errors
     ///
     /// [`EngineError::Output`].
     pub fn check_kind(&self, asked: AnswerKind) -> Result<(), EngineError> {
-        let gives = match self.manifest().vectors {
-            Some(_) => AnswerKind::Vector,
-            None => AnswerKind::Tokens,
-        };
+        let gives = self.gives();
         match asked == gives {
             true => Ok(()),
             false => Err(EngineError::Output { asked, gives }),

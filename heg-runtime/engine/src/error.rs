@@ -25,6 +25,7 @@ pub enum EngineError {
     #[error("the model gives {}, and {} asked for: choose another model", gives.name(), match asked {
         AnswerKind::Tokens => "tokens were",
         AnswerKind::Vector => "the vector of a text was",
+        AnswerKind::Score => "the score of a pair of texts was",
     })]
     Output {
         /// The kind that was asked for.

@@ -19,7 +19,7 @@ use crate::platform::full_file;
 use heg_draft::{Draft, Likely};
 use heg_exec::ExecError;
 use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
-use heg_exec::{Batch, Coming, Executor, GoesOn, Loader, WarmForms};
+use heg_exec::{Batch, Coming, Executor, GoesOn, Loader, TokenRun, WarmForms};
 use heg_sched::{
     Class, Lane, Launch, LayerOrder, RequestId, Scheduler, WarmKernel, WorkStage, scheduler,
 };
@@ -403,7 +403,7 @@ impl LaneExecutor for FaultyExecutor {
 
     fn embed(
         &mut self,
-        tokens: (&[u32], usize),
+        tokens: TokenRun<'_>,
         rows: &ActivationRows,
         first: usize,
     ) -> Result<(), ExecError> {

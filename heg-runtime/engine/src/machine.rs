@@ -15,7 +15,7 @@ use super::pace::Pace;
 use heg_draft::{Draft, Likely};
 use heg_exec::ExecError;
 use heg_exec::mem::{ActivationRows, KvCache, KvRoom};
-use heg_exec::{Batch, Coming, Executor, GoesOn, WarmForms};
+use heg_exec::{Batch, Coming, Executor, GoesOn, TokenRun, WarmForms};
 use heg_sched::{
     Class, Lane, Launch, LayerOrder, RequestId, Scheduler, WarmKernel, WorkStage, scheduler,
 };
@@ -50,7 +50,7 @@ pub(super) trait LaneExecutor: Send {
     /// reads.
     fn embed(
         &mut self,
-        tokens: (&[u32], usize),
+        tokens: TokenRun<'_>,
         rows: &ActivationRows,
         first: usize,
     ) -> Result<(), ExecError>;
@@ -119,7 +119,7 @@ impl LaneExecutor for Executor {
 
     fn embed(
         &mut self,
-        tokens: (&[u32], usize),
+        tokens: TokenRun<'_>,
         rows: &ActivationRows,
         first: usize,
     ) -> Result<(), ExecError> {

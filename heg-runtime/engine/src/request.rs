@@ -40,6 +40,8 @@ pub struct Request {
     pub class: Class,
     /// Token ids of the whole prompt, including the part that its flow has in the KV cache already.
     pub prompt: Vec<u32>,
+    /// Position at which the second text of the prompt begins, if that is a pair of texts, as rerankers take them.
+    pub second_at: Option<u32>,
     /// The kind of answer.
     pub kind: AnswerKind,
     /// Most tokens of the answer, at least 1. The scheduler reserves room in the KV cache for all of them.
@@ -84,6 +86,8 @@ pub enum AnswerKind {
     Tokens,
     /// The vector of the prompt.
     Vector,
+    /// The score of the prompt, which is a pair of texts: a vector of one element.
+    Score,
 }
 
 impl AnswerKind {
@@ -92,6 +96,7 @@ impl AnswerKind {
         match self {
             Self::Tokens => "tokens",
             Self::Vector => "vectors of texts",
+            Self::Score => "scores of pairs of texts",
         }
     }
 }
@@ -126,6 +131,7 @@ impl Request {
             kept: None,
             class,
             prompt,
+            second_at: None,
             kind: AnswerKind::default(),
             tokens_max: TOKENS_MAX,
             end_tokens: EndTokens::default(),
@@ -153,9 +159,19 @@ impl Request {
         }
     }
 
+    /// Makes a request for the score of a pair of texts, on a model that gives scores; the second text begins at
+    /// `second_at`. In all else it is as [`vector`](Self::vector) makes it.
+    pub fn score(pair: Vec<u32>, second_at: u32) -> Self {
+        Self {
+            kind: AnswerKind::Score,
+            second_at: Some(second_at),
+            ..Self::vector(pair)
+        }
+    }
+
     /// Whether it needs every row of its prompt, so that no part of that is taken from a KV cache.
     pub(super) fn wants_all_rows(&self) -> bool {
-        self.prompt_log_probs.is_some() || self.kind == AnswerKind::Vector
+        self.prompt_log_probs.is_some() || self.kind != AnswerKind::Tokens
     }
 
     /// The scope within which its KV cache may be continued.
@@ -185,7 +201,7 @@ pub enum Update {
         /// The log probabilities of the token, if they are asked for.
         log_probs: Option<Box<TokenLogProbs>>,
     },
-    /// The vector of the prompt, in place of tokens.
+    /// The vector of the prompt, or its score as the only element, in place of tokens.
     Vector(Vec<f32>),
     /// The request is over.
     Finished(Ending),

@@ -10,6 +10,7 @@ use super::row_ring::RowRing;
 use super::scores::Score;
 use crate::error::EngineError;
 use heg_artifacts::manifest::TextVectors;
+use heg_exec::TokenRun;
 use heg_exec::mem::ActivationRows;
 use heg_sched::RequestId;
 use heg_text::{Choice, GrammarState, Sampler, TextError, TokenLogProbs, log_probabilities};
@@ -27,6 +28,8 @@ pub(super) struct Served {
     log_probs: Option<u32>,
     /// Most likely tokens to report with each token of the prompt, if their log probabilities are wanted.
     prompt_log_probs: Option<u32>,
+    /// Position at which the second text of its prompt begins, if that is a pair.
+    second_at: Option<usize>,
     /// The way to the vector of its prompt, if that is wanted in place of tokens.
     pub(super) vectors: Option<TextVectors>,
     answer: Mutex<Answer>,
@@ -88,6 +91,7 @@ impl Served {
                 .saturating_add(request.tokens_max as usize),
             log_probs: request.log_probs,
             prompt_log_probs: request.prompt_log_probs,
+            second_at: request.second_at.map(|at| at as usize),
             vectors,
             answer: Mutex::new(Answer {
                 sampler: sampler.restricted(request.restriction),
@@ -95,6 +99,15 @@ impl Served {
                 admitted: None,
             }),
         })
+    }
+
+    /// Returns tokens of it to embed; the first stands at `position`.
+    pub(super) fn run_of<'a>(&self, tokens: &'a [u32], position: usize) -> TokenRun<'a> {
+        TokenRun {
+            tokens,
+            position,
+            second_at: self.second_at,
+        }
     }
 
     fn answer(&self) -> MutexGuard<'_, Answer> {

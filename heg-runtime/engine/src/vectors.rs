@@ -1,7 +1,7 @@
-//! Vectors of texts: pools the rows of a text's tokens, in f32 and in the order of the text.
+//! Vectors and scores of texts: pools the rows of a text's tokens, in f32 and in the order of the text.
 
 use heg_artifacts::manifest::TextVectors;
-use heg_spec::{Pooling, Sight, VectorLength};
+use heg_spec::{Pooling, ScoreForm, Sight, VectorLength};
 
 /// Whether a text runs in one piece: its tokens see all of it, or rows of several tokens are pooled.
 pub(super) fn is_whole(vectors: TextVectors) -> bool {
@@ -51,8 +51,16 @@ impl Pool {
         if self.vectors.length == VectorLength::Unit {
             to_unit(&mut vector);
         }
+        if self.vectors.scores == Some(ScoreForm::Probability) {
+            vector.iter_mut().for_each(|x| *x = probability(*x));
+        }
         vector
     }
+}
+
+/// The logistic function, rounded once.
+fn probability(logit: f32) -> f32 {
+    (1.0 / (1.0 + libm::exp(-f64::from(logit)))) as f32
 }
 
 /// Divides a vector by its length; one without a length stays.
@@ -73,6 +81,7 @@ mod tests {
             pooling,
             length,
             sight: Sight::Whole,
+            scores: None,
         });
         let rows = [[3.0, 8.0], [5.0, 0.0], [1.0, 4.0]];
         for row in &rows[pool.wanted(rows.len())] {
@@ -91,6 +100,25 @@ mod tests {
     }
 
     #[test]
+    fn scores_are_logits_or_probabilities() {
+        let score = |form, logit: f32| {
+            let mut pool = Pool::new(TextVectors {
+                pooling: Pooling::First,
+                length: VectorLength::Pooled,
+                sight: Sight::Whole,
+                scores: Some(form),
+            });
+            pool.add(&[logit]);
+            pool.vector()
+        };
+        assert_eq!(score(ScoreForm::Logit, -11.25), [-11.25]);
+        assert_eq!(score(ScoreForm::Probability, 0.0), [0.5]);
+        assert_eq!(score(ScoreForm::Probability, -200.0), [0.0]);
+        assert_eq!(score(ScoreForm::Probability, 200.0), [1.0]);
+        assert_eq!(score(ScoreForm::Probability, 2.0), [0.880_797_1]);
+    }
+
+    #[test]
     fn a_vector_without_a_length_stays() {
         let mut none = [0.0, 0.0];
         to_unit(&mut none);
@@ -104,6 +132,7 @@ mod tests {
                 pooling,
                 length: VectorLength::Unit,
                 sight,
+                scores: None,
             })
         };
         assert!(!of(Pooling::Last, Sight::Causal));

@@ -208,8 +208,8 @@ impl Worker {
             prompt.member.served.with_tokens(|tokens| {
                 let tokens = tokens.get(from..to);
                 let tokens = tokens.ok_or_else(|| bug!("a segment has tokens that are unknown"))?;
-                let tokens = (tokens, span.position);
-                self.executor.embed(tokens, &prompt.rows.rows, span.row)
+                let run = prompt.member.served.run_of(tokens, span.position);
+                self.executor.embed(run, &prompt.rows.rows, span.row)
             })?;
         }
         let launch = Launch {

@@ -9,6 +9,28 @@ use heg_artifacts::{Bundle, SectionId};
 use crate::error::ExecError;
 use crate::mem::RowBuffer;
 
+/// Tokens to embed, which follow each other in a text.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenRun<'a> {
+    /// The tokens.
+    pub tokens: &'a [u32],
+    /// Position of the first.
+    pub position: usize,
+    /// Position at which the second text of a pair begins, if they are of a pair.
+    pub second_at: Option<usize>,
+}
+
+impl<'a> TokenRun<'a> {
+    /// Tokens of a single text.
+    pub fn new(tokens: &'a [u32], position: usize) -> Self {
+        Self {
+            tokens,
+            position,
+            second_at: None,
+        }
+    }
+}
+
 /// Looks up token embeddings in the mapped bundle.
 pub(super) struct EmbeddingTable {
     bundle: Arc<Bundle>,
@@ -19,8 +41,8 @@ pub(super) struct EmbeddingTable {
     vocab: u32,
     width: usize,
     factor: f32,
-    /// The first row of token types, if there are any.
-    token_type: Option<SectionId>,
+    /// Rows of token types, if there are any.
+    token_types: Option<(SectionId, usize)>,
     /// Rows of positions, if there are any.
     positions: Option<(SectionId, usize)>,
     row: Vec<f32>,
@@ -38,7 +60,7 @@ impl EmbeddingTable {
         } = manifest.embedding;
         let weight_of = |id: WeightId| &manifest.weights[id.0 as usize];
         let weight = weight_of(table);
-        let positions = positions.map(weight_of);
+        let rows_of = |id: WeightId| (weight_of(id).values, weight_of(id).shape[0] as usize);
         Self {
             bundle: Arc::clone(bundle),
             values: weight.values,
@@ -48,21 +70,21 @@ impl EmbeddingTable {
             vocab: weight.shape[0],
             width: weight.shape[1] as usize,
             factor: scale,
-            token_type: token_types.map(|id| weight_of(id).values),
-            positions: positions.map(|table| (table.values, table.shape[0] as usize)),
+            token_types: token_types.map(rows_of),
+            positions: positions.map(rows_of),
             row: Vec::new(),
             bytes: Vec::new(),
         }
     }
 
-    /// Writes the embeddings of `tokens`, which stand at `position` and behind it, to `hidden` from row `first` on.
+    /// Writes the embeddings of tokens to `hidden` from row `first` on.
     pub(super) fn gather(
         &mut self,
-        (tokens, position): (&[u32], usize),
+        run: TokenRun<'_>,
         hidden: &RowBuffer,
         first: usize,
     ) -> Result<(), ExecError> {
-        for (index, token) in tokens.iter().enumerate() {
+        for (index, token) in run.tokens.iter().enumerate() {
             if *token >= self.vocab {
                 return Err(ExecError::Token {
                     found: *token,
@@ -70,7 +92,9 @@ impl EmbeddingTable {
                 });
             }
             self.read(*token as usize)?;
-            self.add_learned(position + index)?;
+            let position = run.position + index;
+            let is_second = run.second_at.is_some_and(|second| position >= second);
+            self.add_learned(position, usize::from(is_second))?;
             self.bytes.clear();
             match hidden.element() {
                 heg_openvino::TensorType::F16 => {
@@ -89,10 +113,11 @@ impl EmbeddingTable {
         Ok(())
     }
 
-    /// Adds the rows of the token type and of a position to the row that was read, in this order.
-    fn add_learned(&mut self, position: usize) -> Result<(), ExecError> {
-        if let Some(table) = self.token_type {
-            self.add_row(table, 0)?;
+    /// Adds the rows of a token type and of a position to the row that was read, in this order.
+    fn add_learned(&mut self, position: usize, token_type: usize) -> Result<(), ExecError> {
+        if let Some((table, rows)) = self.token_types {
+            // A model without a type for second texts takes them for first ones.
+            self.add_row(table, token_type.min(rows - 1))?;
         }
         if let Some((table, rows)) = self.positions {
             if position >= rows {

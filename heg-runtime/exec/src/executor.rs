@@ -14,7 +14,7 @@ use crate::answers;
 use crate::backend::{MovedCaches, Session, SessionRoom, Tailor};
 use crate::batch::Batch;
 use crate::duty::Duty;
-use crate::embedding::EmbeddingTable;
+use crate::embedding::{EmbeddingTable, TokenRun};
 use crate::error::ExecError;
 use crate::kernels::{KernelNeeds, Kernels};
 use crate::ladder::{Calls, Descent};
@@ -187,7 +187,7 @@ impl Executor {
             query: model.heads as usize * model.head_dim as usize,
             key: kv.width,
             head: match manifest.vectors {
-                Some(_) => model.hidden as usize,
+                Some(vectors) => vectors.width(model.hidden) as usize,
                 None => model.vocab as usize,
             },
             element: tensor_element(elements.activations),
@@ -361,7 +361,7 @@ impl Executor {
         }
         let rows = Arc::clone(&self.activations);
         for (span, tokens) in spans.iter().zip(tokens) {
-            self.embed((tokens, span.position), &rows, span.row)?;
+            self.embed(TokenRun::new(tokens, span.position), &rows, span.row)?;
         }
         let caches: Vec<&KvCache> = sequences.iter().map(|sequence| &sequence.cache).collect();
         let batch = Batch {
@@ -428,10 +428,10 @@ impl Executor {
         self.class = Some(class);
     }
 
-    /// Writes the embeddings of tokens, with the position of the first, to the residual stream that the first layer reads.
+    /// Writes the embeddings of tokens to the residual stream that the first layer reads.
     pub fn embed(
         &mut self,
-        tokens: (&[u32], usize),
+        tokens: TokenRun<'_>,
         rows: &ActivationRows,
         first: usize,
     ) -> Result<(), ExecError> {
@@ -439,7 +439,7 @@ impl Executor {
         self.embedding.gather(tokens, &rows.hidden[0], first)
     }
 
-    /// The logits of the head's last run, as `rows` rows of V; of a model that gives vectors, rows of D.
+    /// The logits of the head's last run, as `rows` rows of V; of a model that gives vectors, rows of D, and of one that gives scores, of 1.
     pub fn logits(&mut self, rows: usize) -> Result<&mut [f32], ExecError> {
         check_unchanged(&self.bundle)?;
         self.logits.resize(rows * self.widths.head, 0.0);

@@ -51,6 +51,7 @@ pub use backend::{
 pub use batch::{Batch, Coming, GoesOn};
 pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};
 pub use duty::Duty;
+pub use embedding::TokenRun;
 pub use error::{ExecError, ExitStatus, Loss, chain};
 pub use executor::{Descents, Executor, ExecutorOptions, Sequence};
 pub use gpu_examiner::{GpuExaminer, examine};

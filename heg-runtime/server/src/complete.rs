@@ -239,6 +239,7 @@ impl Ask<'_> {
             kept: Some(self.kept),
             class: params.class,
             kind: AnswerKind::Tokens,
+            second_at: None,
             tokens_max: self.answer_tokens.max(1),
             prompt: self.prompt.to_vec(),
             end_tokens,

@@ -94,14 +94,30 @@ pub enum ApiError {
         /// The missing part: chat template or tokenizer.
         missing: &'static str,
     },
+    /// The bundle lacks a tokenizer, without which texts cannot be joined to pairs.
+    #[error("the bundle has no tokenizer, which joins a query and a document")]
+    NoTokenizer,
     /// The model gives answers of another kind.
-    #[error("the model `{model}` gives {}", match asked {
-        AnswerKind::Vector => "tokens, and no vectors of texts: use /v1/chat/completions or /v1/completions, or serve a model that gives vectors",
-        AnswerKind::Tokens => "vectors of texts, and no tokens: use /v1/embeddings, or serve a model that answers",
-    })]
+    #[error(
+        "the model `{model}` gives {}, and no {}: use {}, or serve a model that {}",
+        things(*gives),
+        things(*asked),
+        match gives {
+            AnswerKind::Tokens => "/v1/chat/completions or /v1/completions",
+            AnswerKind::Vector => "/v1/embeddings",
+            AnswerKind::Score => "/v1/rerank",
+        },
+        match asked {
+            AnswerKind::Tokens => "answers",
+            AnswerKind::Vector => "gives vectors",
+            AnswerKind::Score => "gives scores",
+        }
+    )]
     Output {
         /// The served model.
         model: String,
+        /// The kind that the model gives.
+        gives: AnswerKind,
         /// The kind that was asked for.
         asked: AnswerKind,
     },
@@ -261,6 +277,7 @@ impl ApiError {
             | Self::TooLong { .. }
             | Self::TooManyValues { .. }
             | Self::NoText { .. }
+            | Self::NoTokenizer
             | Self::Output { .. }
             | Self::NoPrevious { .. }
             | Self::Version { .. }
@@ -312,6 +329,20 @@ impl ApiError {
             self,
             Self::TooLarge { .. } | Self::AccountFull { .. } | Self::BodiesFull
         )
+    }
+
+    /// The same error; one about the context names the document that is too long.
+    pub(super) fn of_document(self, index: usize) -> Self {
+        match self {
+            Self::Runtime(RuntimeError::Exec(ExecError::Context { asked, context })) => {
+                Self::Field {
+                    field: format!("documents[{index}]"),
+                    expected: "a document that fits the model's context together with the query",
+                    found: format!("{asked} tokens of both, with room for {context}"),
+                }
+            }
+            other => other,
+        }
     }
 
     /// Returns the body of the response.
@@ -399,6 +430,15 @@ impl From<Confined> for ApiError {
                 why: error.to_string(),
             },
         }
+    }
+}
+
+/// Name of a kind of answers, in the plural.
+fn things(kind: AnswerKind) -> &'static str {
+    match kind {
+        AnswerKind::Tokens => "tokens",
+        AnswerKind::Vector => "vectors of texts",
+        AnswerKind::Score => "scores of documents",
     }
 }
 

@@ -51,6 +51,7 @@ mod preparation;
 mod prepare;
 mod recent;
 mod request;
+mod rerank;
 mod route;
 mod sending;
 mod served;
@@ -59,6 +60,7 @@ mod share;
 mod socket;
 mod stream;
 mod supersede;
+mod text_vectors;
 mod timeline;
 mod token_file;
 mod tools;
@@ -104,8 +106,8 @@ pub use listen::Address;
 pub use models::Models;
 pub use request::{
     Bound, ChatRequest, CompletionParams, CompletionRequest, Delivery, EchoPrompt, EndToken,
-    FIELD_HEADERS, MessagesPurpose, PromptBounds, PromptText, ResponsesRequest, Storing, TokenIds,
-    Usage, flow_to_end,
+    FIELD_HEADERS, MessagesPurpose, PromptBounds, PromptText, RerankRequest, ResponsesRequest,
+    Storing, TokenIds, Usage, flow_to_end,
 };
 pub use served::{ServedModel, text_worker};
 pub use server_error::ServerError;
@@ -373,12 +375,17 @@ impl State {
         }
     }
 
+    /// Returns the name of a new answer, behind a prefix.
+    fn new_id(&self, prefix: &str) -> String {
+        let number = self.answers.fetch_add(1, Ordering::Relaxed);
+        format!("{prefix}{:016x}", self.ids.hash_one(number))
+    }
+
     /// Returns the label of a new answer.
     fn label(&self, served: &ServedModel, dialect: Dialect) -> Label {
-        let number = self.answers.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Label {
-            id: format!("{}{:016x}", dialect.id_prefix(), self.ids.hash_one(number)),
+            id: self.new_id(dialect.id_prefix()),
             created: now.map_or(0, |time| time.as_secs()),
             model: served.name.clone(),
         }

@@ -13,6 +13,7 @@ mod messages;
 mod params;
 mod prediction;
 mod prompt;
+mod rerank;
 mod responses;
 #[cfg(test)]
 mod shown_cases;
@@ -34,6 +35,7 @@ pub use messages::MessagesPurpose;
 use params::OfRoute;
 pub use params::{CompletionParams, Delivery, EchoPrompt, EndToken, TokenIds, Usage};
 pub use prompt::{Bound, PromptBounds, PromptText};
+pub use rerank::RerankRequest;
 pub use responses::{ResponsesRequest, Storing};
 
 /// A request to `/v1/chat/completions`.

@@ -37,7 +37,7 @@ use super::sending::{Pieces, Sending};
 use super::served::ServedModel;
 use super::stream::Events;
 use super::timeline::lane_name;
-use super::{State, complete, dashboard, embeddings, head};
+use super::{State, complete, dashboard, embeddings, head, rerank};
 use heg_runtime::engine::Health;
 use heg_sched::Class;
 
@@ -197,6 +197,10 @@ async fn answer_client(
             let headers = fields(&parts.headers);
             embeddings::embed(state, account, post().await?, headers).await
         }
+        ClientRoute::Rerank => {
+            let headers = fields(&parts.headers);
+            rerank::rerank(state, account, post().await?, headers).await
+        }
         ClientRoute::Response(id) => {
             let found = state.responses.get(account.scope(), id, Instant::now());
             let found = found.ok_or_else(|| no_response(id))?;
@@ -225,6 +229,7 @@ enum ClientRoute<'a> {
     Model(&'a str),
     Complete(Dialect),
     Embeddings,
+    Rerank,
     Response(&'a str),
     DeleteResponse(&'a str),
     EndFlow,
@@ -271,6 +276,8 @@ impl<'a> ClientRoute<'a> {
             "/v1/messages/count_tokens" => answer(COUNT),
             "/v1/responses" => answer(Dialect::Responses),
             "/v1/embeddings" => (Self::Embeddings, "POST"),
+            // Cohere and Jina have the first; llama.cpp has all of them.
+            "/v1/rerank" | "/rerank" | "/v1/reranking" | "/reranking" => (Self::Rerank, "POST"),
             "/v1/flows/end" => (Self::EndFlow, "POST"),
             _ => return Self::named(path, method),
         })

@@ -227,11 +227,32 @@ impl ServedModel {
         Ok(checked.map(|()| tokens)?)
     }
 
+    /// Makes the tokens of a query and a document, which are to get a score.
+    pub(super) fn pair_tokens(
+        &self,
+        query: &str,
+        document: String,
+        wait: Wait<'_>,
+    ) -> Result<PairTokens> {
+        if self.tokenizer.is_none() {
+            return Err(ApiError::NoTokenizer);
+        }
+        let pair = TextToEncode::Pair(query.to_owned(), document);
+        let mut tokens = self.tokens(&pair, wait)?;
+        let second_at = match tokens.is_empty() {
+            true => 0,
+            false => tokens.remove(0),
+        };
+        let checked = self.engine.check(&tokens).map_err(RuntimeError::from);
+        Ok(checked.map(|()| PairTokens { tokens, second_at })?)
+    }
+
     /// Refuses requests for answers of another kind than the model's.
     pub(super) fn check_kind(&self, asked: AnswerKind) -> Result<()> {
         let checked = self.engine.check_kind(asked);
         checked.map_err(|_| ApiError::Output {
             model: self.name.clone(),
+            gives: self.engine.gives(),
             asked,
         })
     }
@@ -293,6 +314,14 @@ impl ServedModel {
             "bundle_bytes": self.engine.bundle().mapping().len(),
         })
     }
+}
+
+/// A pair of texts as tokens.
+#[derive(Debug)]
+pub(super) struct PairTokens {
+    pub(super) tokens: Vec<u32>,
+    /// Position at which the second text begins.
+    pub(super) second_at: u32,
 }
 
 /// Creates a worker with the text side of a bundle.

@@ -80,6 +80,34 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
         check_blanks(text)?;
         let encoding = guarded(|| self.inner.encode_fast(text, special == Special::Add))?;
+        self.checked_ids(&encoding)
+    }
+
+    /// Encodes a pair of texts as the file's post-processor joins them. Returns the tokens, and the position at which those
+    /// of the second type begin.
+    ///
+    /// # Errors
+    /// `Tokenizer`, also if a token of the first type stands behind one of the second.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, usize)> {
+        check_blanks(first)?;
+        check_blanks(second)?;
+        let encoding = guarded(|| self.inner.encode_fast((first, second), true))?;
+        let types = encoding.get_type_ids();
+        let second_at = types.iter().position(|kind| *kind == 1);
+        let second_at = second_at.unwrap_or(types.len());
+        if types[..second_at].iter().any(|kind| *kind != 0)
+            || types[second_at..].iter().any(|kind| *kind != 1)
+        {
+            return Err(TextError::Tokenizer {
+                message: "the post-processor gives the tokens of a pair other types than 0 for its first text and 1 for \
+                          its second"
+                    .to_owned(),
+            });
+        }
+        Ok((self.checked_ids(&encoding)?, second_at))
+    }
+
+    fn checked_ids(&self, encoding: &tokenizers::Encoding) -> Result<Vec<u32>> {
         let ids = encoding.get_ids();
         // The library takes ids that a post-processor adds from the file as they are.
         let mut added = ids.iter().zip(encoding.get_special_tokens_mask());
@@ -310,175 +338,5 @@ fn failure(error: &(dyn std::error::Error + 'static)) -> TextError {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    macro_rules! fixture {
-        ($name:literal) => {
-            concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../../tests/fixtures/tiny-agent/",
-                $name
-            )
-        };
-    }
-    pub(in super::super) use fixture;
-
-    pub(in super::super) fn tiny_agent() -> Arc<Tokenizer> {
-        let bytes = std::fs::read(fixture!("tokenizer.json")).unwrap();
-        Arc::new(Tokenizer::from_json(&bytes).unwrap())
-    }
-
-    #[test]
-    fn the_fast_reader_agrees_with_the_library() {
-        let bytes = std::fs::read(fixture!("tokenizer.json")).unwrap();
-        let (slow, slow_ids) = read_with_library(&bytes).unwrap();
-        let (fast, fast_ids) = bpe_file::read(&bytes).unwrap();
-        assert_eq!(fast_ids, slow_ids);
-        let json = |tokenizer: &tokenizers::Tokenizer| tokenizer.to_string(true).unwrap();
-        assert_eq!(json(&fast), json(&slow));
-    }
-
-    #[test]
-    fn a_token_that_the_vocabulary_lacks_is_not_added() {
-        let file = |added: &str| {
-            format!(
-                r#"{{
-                "added_tokens": [{added}],
-                "post_processor": {{
-                    "type": "TemplateProcessing",
-                    "single": [{{"SpecialToken": {{"id": "<x>", "type_id": 0}}}}, {{"Sequence": {{"id": "A", "type_id": 0}}}}],
-                    "pair": [{{"Sequence": {{"id": "A", "type_id": 0}}}}],
-                    "special_tokens": {{"<x>": {{"id": "<x>", "ids": [1], "tokens": ["<x>"]}}}}
-                }},
-                "model": {{"type": "BPE", "vocab": {{"a": 0}}, "merges": []}}
-                }}"#
-            )
-        };
-        let known = r#"{"id": 1, "content": "<x>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}"#;
-        let whole = Tokenizer::from_json(file(known).as_bytes()).unwrap();
-        assert_eq!(whole.encode("a", Special::Add), Ok(vec![1, 0]));
-        let broken = Tokenizer::from_json(file("").as_bytes()).unwrap();
-        assert_eq!(broken.encode("a", Special::AsWritten), Ok(vec![0]));
-        assert_eq!(
-            broken.encode("a", Special::Add).unwrap_err().to_string(),
-            "tokenizer: the post-processor adds token 1, which the vocabulary does not have"
-        );
-    }
-
-    #[test]
-    fn special_tokens_are_added_on_request() {
-        let tokenizer = tiny_agent();
-        let bare = tokenizer
-            .encode("hi<|eot_id|>", Special::AsWritten)
-            .unwrap();
-        let full = tokenizer.encode("hi<|eot_id|>", Special::Add).unwrap();
-        assert_eq!(full[0], tokenizer.token_id("<|begin_of_text|>").unwrap());
-        assert_eq!(full[1..], bare);
-        assert_eq!(tokenizer.token_text(2041).as_deref(), Some("<|eot_id|>"));
-        assert!(tokenizer.is_special(2041) && !tokenizer.is_special(5));
-        assert_eq!(tokenizer.decode(&full), Ok("hi".into()));
-        assert_eq!(tokenizer.token_count(), 2048);
-        assert_eq!(
-            (tokenizer.token_text(2048), tokenizer.decode(&[2048])),
-            (None, Ok(String::new()))
-        );
-    }
-
-    proptest::proptest! {
-        /// A text is refused by its length only if it has too many tokens.
-        #[test]
-        fn no_token_is_longer_than_the_longest(text in r"(?s)(<\|eot_id\|>|  {0,40}|the |\n|.){0,60}") {
-            let tokenizer = tiny_agent();
-            let tokens = tokenizer.encode(&text, Special::AsWritten).unwrap().len();
-            proptest::prop_assert!(text.len() <= tokens * tokenizer.token_bytes_max());
-        }
-    }
-
-    #[test]
-    fn the_longest_token_is_known() {
-        let tokenizer = tiny_agent();
-        let text = tokenizer.token_id("<|start_header_id|>");
-        assert!(text.is_some() && tokenizer.token_bytes_max() >= "<|start_header_id|>".len());
-        assert_eq!(tokenizer.token_bytes_max(), 28);
-    }
-
-    #[test]
-    fn truncation_in_the_file_is_switched_off() {
-        let text = std::fs::read_to_string(fixture!("tokenizer.json")).unwrap();
-        let short = r#""truncation": {"max_length":2,"strategy":"LongestFirst","stride":0,"direction":"Right"}"#;
-        let text = text.replacen(r#""truncation": null"#, short, 1);
-        assert!(text.contains("max_length"));
-        let tokenizer = Tokenizer::from_json(text.as_bytes()).unwrap();
-        assert!(
-            tokenizer
-                .encode("one two three four", Special::Add)
-                .unwrap()
-                .len()
-                > 3
-        );
-        let (slow, _) = read_with_library(text.as_bytes()).unwrap();
-        assert!(slow.encode("one two three four", true).unwrap().len() > 3);
-    }
-
-    /// After a million blanks, the library used to stop splitting words, without an error.
-    #[test]
-    fn no_run_of_blanks_changes_how_the_rest_is_cut() {
-        let tokenizer = tiny_agent();
-        let rest = "the rest of it, 12345 words";
-        let encode = |blanks: usize| {
-            let text = format!("so{}\n{rest}", " ".repeat(blanks));
-            tokenizer.encode(&text, Special::AsWritten)
-        };
-        let expected = tokenizer.encode(rest, Special::AsWritten).unwrap();
-        for blanks in [10, BLANKS_MAX - 1] {
-            assert!(encode(blanks).unwrap().ends_with(&expected), "{blanks}");
-        }
-        for blanks in [BLANKS_MAX, 1_000_100, 3_000_000] {
-            let found = blanks + 1;
-            let most = BLANKS_MAX;
-            assert_eq!(encode(blanks), Err(TextError::Blanks { found, most }));
-        }
-    }
-
-    /// A file that the fast reader leaves to the library.
-    #[test]
-    fn other_models_load_too() {
-        let json = r#"{"version":"1.0","model":{"type":"WordLevel","unk_token":"?","vocab":{"?":0,"hi":1}}}"#;
-        let tokenizer = Tokenizer::from_json(json.as_bytes()).unwrap();
-        assert_eq!(tokenizer.encode("hi", Special::AsWritten), Ok(vec![1]));
-        assert_eq!(tokenizer.form(), Form::Other);
-    }
-
-    #[test]
-    fn shifted_added_tokens_are_refused() {
-        let json = r#"{"added_tokens":[{"id":7,"content":"<x>","single_word":false,"lstrip":false,
-            "rstrip":false,"normalized":false,"special":true}],
-            "model":{"type":"BPE","vocab":{"a":0},"merges":[]}}"#;
-        let error = Tokenizer::from_json(json.as_bytes()).unwrap_err();
-        let expect = "added token `<x>`: file says id 7, the vocabulary gives id 1";
-        assert_eq!(error.to_string(), expect);
-    }
-
-    #[test]
-    fn broken_files_are_errors() {
-        let bytes = std::fs::read(fixture!("tokenizer.json")).unwrap();
-        for length in (0..bytes.len()).step_by(bytes.len() / 40) {
-            let error = Tokenizer::from_json(&bytes[..length]).unwrap_err();
-            assert!(error.to_string().starts_with("tokenizer: "), "{error}");
-        }
-        for json in [
-            "",
-            "null",
-            "[]",
-            "{}",
-            r#"{"model":{"type":"BPE"}}"#,
-            r#"{"model":3}"#,
-            "\0",
-        ] {
-            assert!(Tokenizer::from_json(json.as_bytes()).is_err(), "{json}");
-        }
-    }
-}
+#[path = "tokenizer_tests.rs"]
+pub(super) mod tests;

@@ -2,7 +2,7 @@
 
 use heg_server::{
     ApiError, Bound, ChatRequest, CompletionParams, CompletionRequest, PromptBounds, PromptText,
-    flow_to_end,
+    RerankRequest, flow_to_end,
 };
 
 /// Small bounds, so that inputs reach them.
@@ -29,6 +29,13 @@ pub(crate) fn run(body: &[u8]) {
                 PromptText::Text(text) => assert!(text.len() < 32 * 8),
             }
             check(&request.params);
+        }
+        Err(error) => refused(&error),
+    }
+    match RerankRequest::parse(body, [], &BOUNDS) {
+        Ok(request) => {
+            assert!((1..=2048).contains(&request.documents.len()));
+            assert!(request.top_n != Some(0));
         }
         Err(error) => refused(&error),
     }

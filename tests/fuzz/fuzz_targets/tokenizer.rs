@@ -32,6 +32,9 @@ pub(crate) fn run(input: &[u8]) {
         return;
     };
     let text = String::from_utf8_lossy(text.get(..TEXT_BYTES_MAX).unwrap_or(text));
+    if let Ok((tokens, second_at)) = tokenizer.encode_pair(&text, &text) {
+        assert!(second_at <= tokens.len(), "{second_at}");
+    }
     for special in [Special::Add, Special::AsWritten] {
         let Ok(tokens) = tokenizer.encode(&text, special) else {
             continue;

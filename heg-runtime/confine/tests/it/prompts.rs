@@ -54,6 +54,11 @@ fn prompts_are_what_this_process_would_make() {
             Ok(tokenizer.encode(text, Special::AsWritten).unwrap())
         );
     }
+    let pair = TextToEncode::Pair("hi".to_owned(), "you".to_owned());
+    let (expected, second_at) = tokenizer.encode_pair("hi", "you").unwrap();
+    let found = tokens(&prompts, pair).unwrap();
+    assert_eq!(found[0] as usize, second_at);
+    assert_eq!(found[1..], expected);
     let refused = tokens(&prompts, TextToEncode::Chat(chat("hi"), 3)).unwrap_err();
     assert!(
         refused.to_string().contains("more than 3 bytes"),

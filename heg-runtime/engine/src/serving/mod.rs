@@ -372,14 +372,14 @@ impl Serving {
             output_tokens_max: request.tokens_max,
             deadline,
             prompt_logits: match (request.kind, self.vectors, request.prompt_log_probs) {
-                (AnswerKind::Vector, Some(vectors), _) if is_whole(vectors) => {
+                (AnswerKind::Vector | AnswerKind::Score, Some(vectors), _) if is_whole(vectors) => {
                     PromptLogits::WholePrompt
                 }
                 (AnswerKind::Tokens, _, Some(_)) => PromptLogits::AllRows,
                 _ => PromptLogits::LastRow,
             },
         };
-        let vectors = self.vectors.filter(|_| request.kind == AnswerKind::Vector);
+        let vectors = self.vectors.filter(|_| request.kind != AnswerKind::Tokens);
         let served = match Served::new(id, request, (&self.eos_ids, vectors)) {
             Ok(served) => served,
             Err(error) => return refuse(listener, Finish::Failed, Some(Arc::new(error))),

@@ -7,8 +7,8 @@ use crate::drafts::{DraftRows, DraftTokens};
 use crate::error::EngineError;
 use crate::report::{Done, Failure};
 use crate::served::{Continued, Member, NextToken, Served};
-use heg_exec::Batch;
 use heg_exec::mem::{ActivationRows, KvCache};
+use heg_exec::{Batch, TokenRun};
 use heg_sched::{Launch, Logits, RequestId, Segment, Span, Ticket, WorkStage, launches};
 use heg_spec::bug;
 
@@ -151,9 +151,10 @@ impl Worker {
             member.served.with_tokens(|tokens| {
                 let tokens = tokens.get(known.clone());
                 let tokens = tokens.ok_or_else(|| bug!("a span has tokens that are unknown"))?;
-                self.executor.embed((tokens, span.position), rows, span.row)
+                let run = member.served.run_of(tokens, span.position);
+                self.executor.embed(run, rows, span.row)
             })?;
-            let drafted = (draft.tokens, span.position + known.len());
+            let drafted = TokenRun::new(draft.tokens, span.position + known.len());
             self.executor.embed(drafted, rows, span.row + known.len())?;
         }
         Ok(())

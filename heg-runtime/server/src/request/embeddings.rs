@@ -60,17 +60,13 @@ impl EmbeddingsRequest {
                 return Err(fields.wrong("encoding_format", "float or base64", &other.into()));
             }
         };
-        // Texts are background work unless their request says otherwise.
-        let is_classed = ["priority", "service_tier"]
-            .iter()
-            .any(|field| fields.get(field).is_some());
-        let class = params::class(&mut fields)?;
+        let class = class_of_texts(&mut fields)?;
         let request = Self {
             input: texts(input)?,
             model: fields.text("model")?,
             encoding,
             dimensions: fields.count("dimensions")?,
-            class: if is_classed { class } else { Class::Proactive },
+            class,
             deadline: deadline(&mut fields)?,
             ignored,
         };
@@ -79,7 +75,17 @@ impl EmbeddingsRequest {
     }
 }
 
-fn deadline(fields: &mut Fields) -> Result<Option<Duration>> {
+/// Takes the class of a request for texts: they are background work unless their request says otherwise.
+pub(super) fn class_of_texts(fields: &mut Fields) -> Result<Class> {
+    let is_classed = ["priority", "service_tier"]
+        .iter()
+        .any(|field| fields.get(field).is_some());
+    let class = params::class(fields)?;
+    Ok(if is_classed { class } else { Class::Proactive })
+}
+
+/// Takes the time after which the answer is worthless.
+pub(super) fn deadline(fields: &mut Fields) -> Result<Option<Duration>> {
     let millis = fields.count("deadline_ms")?;
     Ok(millis.map(|millis| Duration::from_millis(millis.into())))
 }
@@ -131,7 +137,7 @@ fn wrong(field: &str, found: &Value) -> ApiError {
 }
 
 /// OpenAI's bound on the texts of a request.
-const TEXTS_MAX: usize = 2048;
+pub(super) const TEXTS_MAX: usize = 2048;
 
 #[cfg(test)]
 mod tests {

@@ -61,6 +61,59 @@ def wait_until(page, what, is_so):
         page.wait_for_timeout(100)
 
 
+def talk(page):
+    """Talks to the model: an answer as it comes, one that is stopped, one in the background, and one that is refused."""
+    answers = page.locator("#said .assistant")
+    bodies = []
+
+    def sent(request):
+        if request.url.endswith("/v1/chat/completions"):
+            bodies.append(json.loads(request.post_data))
+
+    def say(text, priority):
+        page.locator("#talk-class").select_option(priority)
+        page.locator("#message").fill(text)
+        page.locator("#message").press("Enter")
+
+    def notes():
+        return answers.last.locator(".notes").inner_text()
+
+    page.on("request", sent)
+    say("Remind me to call Ana at 5 pm.", "reactive")
+    wait_until(page, "an answer", lambda: "first token after" in notes() and page.locator("#send").is_visible())
+    assert answers.last.locator(".words").inner_text().strip(), "an empty answer"
+    assert notes().startswith("reactive · ") and "in the queue" in notes(), notes()
+    wait_until(page, "why it waited", lambda: " · waited: " in notes() and " ms" in notes().split("waited: ")[1])
+    first = answers.last.locator(".words").inner_text()
+
+    say("<b>And Bo?</b>", "proactive")
+    wait_until(page, "a second answer", lambda: answers.count() == 2 and "first token after" in notes())
+    assert notes().startswith("proactive · "), notes()
+    assert page.locator("#said .user .words").last.inner_text() == "<b>And Bo?</b>"
+    roles = [message["role"] for message in bodies[1]["messages"]]
+    assert roles == ["user", "assistant", "user"] and bodies[1]["messages"][1]["content"].strip() == first.strip()
+    assert [body["priority"] for body in bodies] == ["reactive", "proactive"]
+    assert all(body["stream"] and body["model"] == "tiny-agent" for body in bodies)
+
+    # Answers are short here; this one goes on until it is stopped.
+    def go_on(route):
+        body = json.loads(route.request.post_data) | {"ignore_eos": True}
+        route.continue_(post_data=json.dumps(body))
+
+    page.route("**/v1/chat/completions", go_on)
+    say("And on", "reactive")
+    wait_until(page, "a long answer", lambda: answers.last.locator(".words").inner_text())
+    page.get_by_role("button", name="Stop").click()
+    wait_until(page, "the stop", lambda: notes().startswith("reactive · stopped"))
+    page.unroute_all(behavior="wait")
+
+    say("too long " * 2000, "reactive")
+    wait_until(page, "a refusal", lambda: "no answer: " in notes())
+    page.get_by_role("button", name="Start over").click()
+    assert page.locator("#said article").count() == 0
+    page.remove_listener("request", sent)
+
+
 def watch(page):
     errors = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -90,10 +143,13 @@ def watch(page):
     wait_until(page, "KV memory", lambda: number(page, "#kv") > 0)
     assert number(page, "#per-step") >= 1
     wait_until(page, "requests that ended", lambda: number(page, "#finished") > 0)
+    talk(page)
+    # The browser reports the refusal as well.
+    assert len(errors) == 3 and "400" in errors[2], errors
     for width in [1280, 360]:
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"wider than {width}"
-    assert len(errors) == 2 and not foreign, (errors, foreign)
+    assert len(errors) == 3 and not foreign, (errors, foreign)
 
     # What a compiler says is shown, as text.
     def failing(route):

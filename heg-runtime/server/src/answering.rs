@@ -265,6 +265,11 @@ impl Answering {
         &self.stats
     }
 
+    /// Returns the engine's name of the request.
+    pub(super) fn id(&self) -> RequestId {
+        self.id
+    }
+
     /// Returns the request's charge, which its other answers share.
     pub(super) fn charge(&self) -> &Arc<Charge> {
         &self.charge

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::account::Charge;
 use super::answering::{AnswerEvent, AnswerStats, Answering};
 use super::error::Result;
+use heg_sched::RequestId;
 
 /// The running answers to one request, in the order of their index. Dropping them cancels them.
 pub(super) struct Choices(Vec<Choice>);
@@ -32,6 +33,11 @@ impl Choices {
     pub(super) fn charge(&self) -> Option<Arc<Charge>> {
         let first = self.0.first();
         first.map(|choice| Arc::clone(choice.answering.charge()))
+    }
+
+    /// Returns the engine's name of the first answer; `None` if there are no answers.
+    pub(super) fn first(&self) -> Option<RequestId> {
+        self.0.first().map(|choice| choice.answering.id())
     }
 
     /// Returns the number of answers.

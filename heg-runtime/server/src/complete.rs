@@ -53,6 +53,9 @@ pub(super) async fn complete(
     // Nothing is sent before the scheduler has accepted the request, so that a refusal can still have a status.
     let predicted = choices.accepted().await?;
     let document = document.unwrap_or_else(|| state.document(&served, dialect));
+    if let Some(request) = choices.first() {
+        served.timeline.answers(document.id(), request);
+    }
     let mut response = match params.delivery {
         Delivery::Whole => whole(state, scope, document, choices, params.token_ids).await?,
         Delivery::Stream { usage } => {

@@ -66,7 +66,8 @@ pub(super) fn page(state: &State) -> Response<Body> {
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    let text = PAGE.replace("{{nonce}}", &nonce);
+    let text = PAGE.replace("{{conversation}}", CONVERSATION);
+    let text = text.replace("{{nonce}}", &nonce);
     let text = Pieces::from(text).boxed_unsync();
     let mut response = response(StatusCode::OK, "text/html; charset=utf-8", text);
     let headers = response.headers_mut();
@@ -84,8 +85,8 @@ pub(super) fn page(state: &State) -> Response<Body> {
     response
 }
 
-/// Returns the data of the page. The query `after=N` leaves out slices that were sent before, and `model=N` asks for the
-/// model at this place of the list of all.
+/// Returns the data of the page. The query `after=N` leaves out slices that were sent before, `model=N` asks for the
+/// model at this place of the list of all, and `answer=ID` for the reasons why an answer of it waited.
 pub(super) async fn data(
     state: &Arc<State>,
     scope: Scope,
@@ -95,7 +96,11 @@ pub(super) async fn data(
     if view == View::Own {
         return Err(ApiError::NoOperator);
     }
-    let Wanted { seen, model } = Wanted::of(query)?;
+    let Wanted {
+        seen,
+        model,
+        answer,
+    } = Wanted::of(query)?;
     let served = state
         .models
         .iter()
@@ -110,7 +115,13 @@ pub(super) async fn data(
     // Serialises slices, and the explanation of a slow request from thousands of events.
     let text = {
         let state = Arc::clone(state);
-        move || Ok(Pieces::json(&shown(&state, &served, &status, seen)))
+        move || {
+            let mut data = shown(&state, &served, &status, seen);
+            if let Some(answer) = answer {
+                data["answer"] = json!(served.timeline.answer(&answer));
+            }
+            Ok(Pieces::json(&data))
+        }
     };
     let text = state.preparation.run(scope, Effort::Large, text).await?;
     Ok(json_pieces(text))
@@ -119,10 +130,13 @@ pub(super) async fn data(
 fn shown(state: &State, served: &ServedModel, status: &Status, seen: u64) -> Value {
     let glimpse = served.timeline.glimpse(seen);
     let models = state.models.iter().map(|served| served.name());
+    let chats = state.models.iter().filter(|served| served.chats());
+    let chats = chats.map(|served| served.name());
     let lanes = status.lanes.iter().map(|lane| lane_name(lane.lane));
     json!({
         "model": served.name(),
         "models": models.collect::<Vec<_>>(),
+        "chat_models": chats.collect::<Vec<_>>(),
         "ready": served.is_ready(),
         "lanes": lanes.collect::<Vec<_>>(),
         "queues": {
@@ -155,11 +169,17 @@ struct Wanted {
     seen: u64,
     /// Place of the model.
     model: usize,
+    /// The answer whose wait it asks about.
+    answer: Option<String>,
 }
 
 impl Wanted {
     fn of(query: Option<&str>) -> Result<Self> {
-        let mut wanted = Self { seen: 0, model: 0 };
+        let mut wanted = Self {
+            seen: 0,
+            model: 0,
+            answer: None,
+        };
         for field in query.into_iter().flat_map(|query| query.split('&')) {
             let refused = |field: &str, expected| ApiError::Field {
                 field: field.to_owned(),
@@ -176,6 +196,7 @@ impl Wanted {
                     let expected = "the place of a model, from 0 on";
                     wanted.model = model.map_err(|_| refused("model", expected))?;
                 }
+                Some(("answer", id)) => wanted.answer = Some(id.to_owned()),
                 _ => return Err(refused("after", "a number of slices")),
             }
         }
@@ -184,6 +205,9 @@ impl Wanted {
 }
 
 const PAGE: &str = include_str!("dashboard.html");
+
+/// The part of its script that talks to a model.
+const CONVERSATION: &str = include_str!("conversation.js");
 
 /// Time for which a status is cached. Chosen: too short to notice, and ten queries a second cost the engine nothing.
 const FRESH: Duration = Duration::from_millis(100);

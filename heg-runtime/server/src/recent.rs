@@ -18,9 +18,11 @@ pub(super) struct Recent {
     events: VecDeque<TraceEvent>,
     /// The last explanation, which no longer changes.
     explained: Option<(RequestId, SlowRequest)>,
+    /// The latest answers, by name, the oldest first.
+    answers: VecDeque<(String, RequestId)>,
 }
 
-/// The slowest request of the last minute, with the reasons why it was slow.
+/// A request, with the reasons why it was slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SlowRequest {
     request: u64,
@@ -82,6 +84,32 @@ impl Recent {
         if let Some((_, slow)) = self.explained.as_ref().filter(|(id, _)| *id == request.id) {
             return Some(slow.clone());
         }
+        let slow = self.explanation(&request)?;
+        self.explained = Some((request.id, slow.clone()));
+        Some(slow)
+    }
+
+    /// Notes the name of an answer, if somebody looks.
+    pub(super) fn answers(&mut self, name: &str, request: RequestId) {
+        if !self.is_watched() {
+            return;
+        }
+        while self.answers.len() >= ANSWERS_MAX {
+            self.answers.pop_front();
+        }
+        self.answers.push_back((name.to_owned(), request));
+    }
+
+    /// Returns why an answer took its time up to the first token, once it has ended.
+    pub(super) fn answer(&self, name: &str) -> Option<SlowRequest> {
+        let (_, id) = self.answers.iter().find(|(known, _)| known == name)?;
+        let mut ended = self.ended_since(Micros(0));
+        let (_, request) = ended.find(|(_, request)| request.id == *id)?;
+        self.explanation(request)
+    }
+
+    /// Explains a request from the events since its arrival.
+    fn explanation(&self, request: &TracedRequest) -> Option<SlowRequest> {
         let concerns = |event: &&TraceEvent| {
             event.time() >= request.arrived || matches!(event, TraceEvent::Arrived(_))
         };
@@ -90,9 +118,7 @@ impl Recent {
             .iter()
             .filter(concerns)
             .for_each(|event| trace.add(event.clone()));
-        let slow = SlowRequest::of(&explain(&trace, request.id).ok()?);
-        self.explained = Some((request.id, slow.clone()));
-        Some(slow)
+        Some(SlowRequest::of(&explain(&trace, request.id).ok()?))
     }
 
     /// Returns the requests that ended since a time, each with its TTFT.
@@ -134,6 +160,9 @@ const SHARES_MAX: usize = 8;
 
 /// Time after the last look for which recording goes on. Chosen: an open page looks twice a second.
 const WATCH: Duration = Duration::from_secs(60);
+
+/// Answers whose names are known at a time. Chosen: a page asks about its answer as soon as that has ended.
+const ANSWERS_MAX: usize = 64;
 
 const MINUTE: Micros = Micros(60_000_000);
 
@@ -219,9 +248,29 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_explained_by_its_name() {
+        let mut recent = Recent::default();
+        recent.answers("early", RequestId(1));
+        assert!(recent.answers.is_empty());
+        recent.slowest(Micros(0));
+        recent.answers("first", RequestId(1));
+        recent.answers("second", RequestId(2));
+        assert_eq!(recent.answer("first"), None);
+        serve(&mut recent, 1, Class::Reactive, (0, 500));
+        serve(&mut recent, 2, Class::Proactive, (1000, 90));
+        assert_eq!(recent.answer("first").unwrap().time_us, 510);
+        assert_eq!(recent.answer("second").unwrap().time_us, 100);
+        assert_eq!(recent.answer("third"), None);
+    }
+
+    #[test]
     fn what_it_remembers_is_bounded() {
         let mut recent = Recent::default();
         recent.slowest(Micros(0));
+        for id in 0..=ANSWERS_MAX as u64 {
+            recent.answers(&id.to_string(), RequestId(id));
+        }
+        assert_eq!(recent.answers.len(), ANSWERS_MAX);
         for id in 0..EVENTS_MAX as u64 {
             serve(&mut recent, id, Class::Proactive, (id * 200, 90));
         }

@@ -276,6 +276,11 @@ impl ServedModel {
         tokens.saturating_sub(u32::try_from(prompt_tokens).unwrap_or(u32::MAX))
     }
 
+    /// Whether it answers conversations.
+    pub(super) fn chats(&self) -> bool {
+        self.text_side().is_ok() && self.check_kind(AnswerKind::Tokens).is_ok()
+    }
+
     /// Returns the tokens that end an answer.
     pub(super) fn eos_ids(&self) -> &[u32] {
         &self.engine.manifest().text.eos_ids

@@ -99,6 +99,16 @@ impl Timeline {
         }
     }
 
+    /// Notes the name of an answer, so that its wait can be explained.
+    pub(super) fn answers(&self, name: &str, request: RequestId) {
+        self.record().recent.answers(name, request);
+    }
+
+    /// Returns why an answer took its time up to the first token; `None` before its end, or if nobody looked.
+    pub(super) fn answer(&self, name: &str) -> Option<SlowRequest> {
+        self.record().recent.answer(name)
+    }
+
     fn record(&self) -> MutexGuard<'_, Record> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -65,6 +65,15 @@ pub(super) trait EventWriter: Send {
 }
 
 impl AnswerDocument {
+    /// Returns the name of the answer.
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Choices(envelope) => &envelope.label.id,
+            Self::Message(label) => &label.id,
+            Self::Response(response) => &response.label.id,
+        }
+    }
+
     /// Returns the form of the route's errors.
     pub(super) fn error_form(&self) -> ErrorForm {
         match self {

@@ -162,6 +162,19 @@ def watch(page):
     # A request that is being answered is: its handler must not find it answered by somebody else.
     page.unroute_all(behavior="wait")
 
+    # Texts have a table once there are some.
+    texts = {"route": "rerank", "requests": 4, "texts": 40, "tokens": 900, "seconds": 2.0, "queued_seconds": 1.0, "waiting": 3}
+
+    def ranking(route):
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"texts": [texts, texts | {"requests": 0, "waiting": 0}]})
+
+    assert page.locator("#texts").is_hidden()
+    page.route("**/dashboard.json*", ranking)
+    cells = page.locator("#texts-routes tr").locator("th, td")
+    wait_until(page, "texts", lambda: cells.all_inner_texts() == ["rerank", "3", "4", "40", "900", "500 ms", "25 ms"])
+    page.unroute_all(behavior="wait")
+
     # The token stays with the tab.
     page.reload()
     page.wait_for_selector("#lanes canvas")

@@ -149,6 +149,39 @@ fn what_does_not_fit_is_refused() {
 }
 
 #[test]
+fn texts_are_counted_for_prometheus_and_for_the_page() {
+    let models = || {
+        let mut models = Models::from(encoder());
+        models.add(reranker()).unwrap();
+        models
+    };
+    let host = Host::serving_all(models, |_| ());
+    let body = json!({"input": ["the cat", "sat"], "priority": "reactive"});
+    assert_eq!(host.post("/v1/embeddings", &body).status, 200);
+    rank(&host, &json!({"query": "a cat", "documents": DOCUMENTS}));
+    let late = json!({"query": "a cat", "documents": vec!["it"; 2000], "deadline_ms": 1});
+    assert_eq!(host.post("/v1/rerank", &late).status, 504);
+    for line in [
+        r#"heg_text_requests_total{route="embeddings",class="reactive",outcome="complete"} 1"#,
+        r#"heg_text_requests_total{route="rerank",class="proactive",outcome="complete"} 1"#,
+        r#"heg_texts_total{route="embeddings",class="reactive"} 2"#,
+        r#"heg_text_tokens_total{route="embeddings",class="reactive"} 7"#,
+        r#"heg_waiting_texts{route="rerank",class="proactive"} 0"#,
+    ] {
+        host.wait_for_metric(line);
+    }
+    let data = host.get("/dashboard.json").json();
+    let [embeddings, rerank] = [0, 1].map(|route| data["texts"][route].clone());
+    assert_eq!(
+        (&embeddings["texts"], &embeddings["tokens"]),
+        (&json!(2), &json!(7))
+    );
+    assert!(embeddings["seconds"].as_f64().unwrap() > 0.0, "{data}");
+    assert!(rerank["texts"].as_u64().unwrap() >= 5, "{data}");
+    assert_eq!(rerank["waiting"], 0);
+}
+
+#[test]
 fn each_route_finds_the_model_that_gives_its_answers() {
     let models = || {
         let mut models = Models::from(exact());

@@ -151,6 +151,7 @@ fn shown(state: &State, served: &ServedModel, status: &Status, seen: u64) -> Val
         "accepted_tokens": status.accepted_tokens,
         "finished": status.finished,
         "warm_failures": status.warm_failures,
+        "texts": state.metrics.shown_texts(),
         "timeline": glimpse,
     })
 }

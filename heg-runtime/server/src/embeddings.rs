@@ -21,6 +21,7 @@ use super::request::{EmbeddingsRequest, Encoding};
 use super::route::{Answered, Body, json_pieces};
 use super::sending::Pieces;
 use super::served::ServedModel;
+use super::text_metrics::TextRoute;
 use super::text_vectors::TextsOf;
 use heg_runtime::engine::{AnswerKind, Request, to_unit};
 
@@ -56,12 +57,16 @@ pub(super) async fn embed(
         mut charge,
     } = preparation.run_until(scope, effort, None, prepare).await?;
     let tokens: usize = texts.iter().map(Vec::len).sum();
+    let count = texts.len();
     let requests = texts.into_iter().map(|text| Request {
         scope: scope.id(),
         class: asked.class,
         ..Request::vector(text)
     });
+    let metrics = state.metrics.of(scope);
+    let kind = (TextRoute::Embeddings, asked.class);
     let from = TextsOf {
+        running: metrics.texts(kind, count, arrived),
         engine: &served.engine,
         permit: &permit,
         arrived,

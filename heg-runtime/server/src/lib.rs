@@ -60,6 +60,7 @@ mod share;
 mod socket;
 mod stream;
 mod supersede;
+mod text_metrics;
 mod text_vectors;
 mod timeline;
 mod token_file;

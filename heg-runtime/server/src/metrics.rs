@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -19,6 +20,7 @@ use super::answering::AnswerStats;
 use super::engine_metrics;
 use super::error::{ApiError, Result};
 use super::held::Held;
+use super::text_metrics::{RunningTexts, ShownTexts, TextCounts, TextRoute};
 use heg_runtime::energy::{DomainEnergy, EnergyMeter};
 use heg_runtime::engine::Status;
 use heg_sched::Class;
@@ -65,6 +67,7 @@ struct Counts {
     generated_tokens: Family<[Label; 1], Counter>,
     ttft: ByClass,
     tpot: ByClass,
+    texts: Arc<TextCounts>,
 }
 
 /// A histogram for each class.
@@ -107,6 +110,11 @@ impl Metrics {
             all: Arc::clone(&self.all),
             own,
         }
+    }
+
+    /// Returns what the page shows of texts: the counts of all clients.
+    pub(super) fn shown_texts(&self) -> [ShownTexts; 2] {
+        self.all.texts.shown()
     }
 
     /// Counts a request that was refused with this status.
@@ -187,6 +195,18 @@ impl ClientMetrics {
         }
     }
 
+    /// Counts a request of `texts` texts from now on.
+    pub(super) fn texts(
+        &self,
+        (route, class): (TextRoute, Class),
+        texts: usize,
+        arrived: Instant,
+    ) -> RunningTexts {
+        let counts = [&self.all].into_iter().chain(&self.own);
+        let counts = counts.map(|counts| Arc::clone(&counts.texts)).collect();
+        RunningTexts::new(counts, (route, class), texts, arrived)
+    }
+
     /// Counts a refusal in the client's own counters; the common counters are kept elsewhere.
     pub(super) fn refused(&self, status: u16) {
         if let Some(own) = &self.own {
@@ -253,11 +273,20 @@ impl Counts {
         ] {
             registry.register_with_unit(name, help, Unit::Seconds, times.0.clone());
         }
+        self.texts.register(registry);
     }
 }
 
 impl Outcome {
-    fn name(self) -> &'static str {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Complete,
+        Self::Cancelled,
+        Self::Deadline,
+        Self::Failed,
+        Self::Shed,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
             Self::Cancelled => "cancelled",

@@ -19,6 +19,7 @@ use super::request::RerankRequest;
 use super::route::{Answered, Body, json_pieces};
 use super::sending::Pieces;
 use super::served::{PairTokens, ServedModel};
+use super::text_metrics::TextRoute;
 use super::text_vectors::TextsOf;
 use heg_runtime::engine::{AnswerKind, Request};
 
@@ -56,12 +57,16 @@ pub(super) async fn rerank(
     } = preparation.run_until(scope, effort, None, prepare).await?;
     let tokens: usize = pairs.iter().map(|(_, pair)| pair.tokens.len()).sum();
     let (indices, pairs): (Vec<usize>, Vec<PairTokens>) = pairs.into_iter().unzip();
+    let count = pairs.len();
     let requests = pairs.into_iter().map(|pair| Request {
         scope: scope.id(),
         class: asked.class,
         ..Request::score(pair.tokens, pair.second_at)
     });
+    let metrics = state.metrics.of(scope);
+    let kind = (TextRoute::Rerank, asked.class);
     let from = TextsOf {
+        running: metrics.texts(kind, count, arrived),
         engine: &served.engine,
         permit: &permit,
         arrived,

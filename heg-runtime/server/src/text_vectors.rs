@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::admission::Permit;
 use super::error::{ApiError, Result};
+use super::text_metrics::RunningTexts;
 use heg_runtime::engine::{Ending, Engine, Request, Update};
 use heg_sched::{Finish, RequestId};
 
@@ -14,6 +15,7 @@ use heg_sched::{Finish, RequestId};
 pub(super) struct TextsOf<'a> {
     pub(super) engine: &'a Engine,
     pub(super) permit: &'a Permit,
+    pub(super) running: RunningTexts,
     pub(super) arrived: Instant,
     /// Time from the arrival after which the vectors are worthless.
     pub(super) deadline: Option<Duration>,
@@ -22,9 +24,15 @@ pub(super) struct TextsOf<'a> {
 impl TextsOf<'_> {
     /// Asks the engine for the vectors of all texts, some of them at a time, and returns them in the order of the texts.
     pub(super) async fn vectors(
-        &self,
-        mut texts: impl Iterator<Item = Request>,
+        mut self,
+        texts: impl Iterator<Item = Request>,
     ) -> Result<Vec<Vec<f32>>> {
+        let vectors = self.ask(texts).await;
+        self.running.ended(&vectors);
+        vectors
+    }
+
+    async fn ask(&mut self, mut texts: impl Iterator<Item = Request>) -> Result<Vec<Vec<f32>>> {
         let mut vectors = Vec::new();
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         loop {
@@ -50,16 +58,22 @@ impl TextsOf<'_> {
             let ended = ended.map_err(|_| ApiError::Failed {
                 why: "the engine has ended".to_owned(),
             })?;
-            vectors.push(ended.map_err(|ending| refusal(*ending, self.permit))?);
+            let (vector, queued) = ended.map_err(|ending| refusal(*ending, self.permit))?;
+            self.running.done(next.tokens, queued);
+            vectors.push(vector);
         }
     }
 }
+
+/// A vector, and the time for which its text was queued.
+type Vector = (Vec<f32>, Duration);
 
 /// A text whose vector the engine is making; it is cancelled if nobody waits for it any more.
 struct UnderWay {
     engine: Engine,
     id: RequestId,
-    ended: oneshot::Receiver<std::result::Result<Vec<f32>, Box<Ending>>>,
+    tokens: usize,
+    ended: oneshot::Receiver<std::result::Result<Vector, Box<Ending>>>,
     is_over: bool,
 }
 
@@ -67,13 +81,17 @@ impl UnderWay {
     fn submit(engine: &Engine, request: Request) -> Self {
         let (sender, ended) = oneshot::channel();
         let (mut sender, mut vector) = (Some(sender), None);
+        let tokens = request.prompt.len();
         let id = engine.submit(request, move |update| match update {
             Update::Vector(found) => vector = Some(found),
             Update::Finished(ending) => {
                 let vector = vector.take().filter(|_| ending.finish == Finish::Complete);
                 if let Some(sender) = sender.take() {
                     // A failed send means that nobody waits.
-                    let _ = sender.send(vector.ok_or_else(|| Box::new(ending)));
+                    let _ = sender.send(match vector {
+                        Some(vector) => Ok((vector, ending.queued)),
+                        None => Err(Box::new(ending)),
+                    });
                 }
             }
             Update::Accepted { .. } | Update::Prompt(_) | Update::Token { .. } => {}
@@ -81,6 +99,7 @@ impl UnderWay {
         Self {
             engine: engine.clone(),
             id,
+            tokens,
             ended,
             is_over: false,
         }

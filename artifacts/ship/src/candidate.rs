@@ -14,7 +14,7 @@ use crate::name::ModelName;
 use crate::offer::{Offer, part_bytes};
 use crate::plan::{Amounts, LocalSections};
 use crate::platform;
-use crate::source::BundleSource;
+use crate::source::{BundleSource, from_any};
 use crate::store::DeviceStore;
 use crate::trust::{Accepted, MachineTrust};
 
@@ -148,25 +148,35 @@ impl Candidate<'_> {
         }
         let mut found = BTreeMap::new();
         for (index, part) in parts {
-            let whole = self.offer.read_whole(index)?;
-            for section in part.sections.clone() {
-                let Some((section, range)) = sections
-                    .get(section)
-                    .zip(self.offer.head.section_range(section))
-                else {
-                    continue;
-                };
-                let start = range.start.saturating_sub(part.range.start) as usize;
-                let bytes = whole.get(start..start.saturating_add(section.bytes as usize));
-                let bytes = bytes.filter(|bytes| SectionId::of(bytes) == section.id);
-                let bytes = bytes.ok_or_else(|| {
-                    wrong(format!(
-                        "a section of part `{}` differs from its name",
-                        part.name
-                    ))
-                })?;
-                found.insert(section.id, bytes.to_vec());
-            }
+            found.append(&mut from_any(self.offer.places(), |first| {
+                self.sections_of(first, index, part)
+            })?);
+        }
+        Ok(found)
+    }
+
+    /// The sections of a part, checked, from the places in order from `first` on.
+    fn sections_of(
+        &self,
+        first: usize,
+        index: usize,
+        part: &FilePart,
+    ) -> Result<BTreeMap<SectionId, Vec<u8>>, ShipError> {
+        let whole = self.offer.read_whole(first, index)?;
+        let mut found = BTreeMap::new();
+        for index in part.sections.clone() {
+            let section = self.manifest().sections.get(index);
+            let Some((section, range)) = section.zip(self.offer.head.section_range(index)) else {
+                continue;
+            };
+            let start = range.start.saturating_sub(part.range.start) as usize;
+            let bytes = whole.get(start..start.saturating_add(section.bytes as usize));
+            let bytes = bytes.filter(|bytes| SectionId::of(bytes) == section.id);
+            let bytes = bytes.ok_or_else(|| {
+                let message = format!("a section of part `{}` differs from its name", part.name);
+                ShipError::document("the bundle", self.offer.place(), message)
+            })?;
+            found.insert(section.id, bytes.to_vec());
         }
         Ok(found)
     }

@@ -63,8 +63,22 @@ impl BundleSource for CountedSource<'_> {
         range: Range<u64>,
         deadline: Duration,
     ) -> Result<Box<dyn Read + '_>, ShipError> {
+        self.blob_from(0, digest, range, deadline)
+    }
+
+    fn places(&self) -> usize {
+        self.inner.places()
+    }
+
+    fn blob_from(
+        &self,
+        first: usize,
+        digest: &Digest,
+        range: Range<u64>,
+        deadline: Duration,
+    ) -> Result<Box<dyn Read + '_>, ShipError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let reader = self.inner.blob(digest, range, deadline)?;
+        let reader = self.inner.blob_from(first, digest, range, deadline)?;
         Ok(Box::new(CountedReader {
             reader,
             bytes: &self.bytes,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::Read;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ pub struct FetchOptions {
     pub jobs: NonZero<usize>,
     /// Bytes per second for all of them together; `None` for as many as come.
     pub limit_bytes_per_s: Option<NonZero<u64>>,
+    /// Least time that a range gets, so that nothing hangs.
+    pub patience: Duration,
 }
 
 impl Default for FetchOptions {
@@ -29,6 +31,7 @@ impl Default for FetchOptions {
         Self {
             jobs: JOBS,
             limit_bytes_per_s: None,
+            patience: DEADLINE_MIN,
         }
     }
 }
@@ -50,6 +53,8 @@ struct Transfer<'t> {
     options: &'t FetchOptions,
     progress: &'t dyn TransferProgress,
     queue: Mutex<VecDeque<Wanted>>,
+    /// Number of the place that is asked first: the one behind the last that lied or broke off.
+    first_place: AtomicUsize,
     /// Moment up to which the rate is used up.
     paid: Mutex<Instant>,
     /// Tries since the last piece arrived.
@@ -89,6 +94,7 @@ pub(crate) fn fetch(
         options,
         progress,
         queue: Mutex::new(queue.collect()),
+        first_place: AtomicUsize::new(0),
         paid: Mutex::new(Instant::now()),
         failures: AtomicU64::new(0),
         arrived_bytes: AtomicU64::new(0),
@@ -175,7 +181,11 @@ impl Transfer<'_> {
         };
         let range = first.piece.offset..last.piece.offset.saturating_add(last.piece.bytes);
         let deadline = self.deadline(range.end - range.start);
-        let mut reader = match self.offer.read(partial.part, range.clone(), deadline) {
+        let place = self.first_place.load(Ordering::Relaxed);
+        let reader = self
+            .offer
+            .read(place, partial.part, range.clone(), deadline);
+        let mut reader = match reader {
             Ok(reader) => reader,
             Err(error) => return (wanted.to_vec(), Err(error)),
         };
@@ -192,8 +202,18 @@ impl Transfer<'_> {
             let outcome = read.and_then(|()| self.keep(next, buffer));
             match outcome {
                 Ok(None) => {}
-                Ok(Some(again)) => rest.push(again),
+                Ok(Some(again)) => {
+                    rest.push(again);
+                    if self.offer.places() > 1 {
+                        // The next bytes of a place that lies are no better: another one is asked for them.
+                        let next = position.saturating_add(1);
+                        rest.extend(wanted.get(next..).unwrap_or_default());
+                        self.turn_from(place);
+                        return (rest, Ok(()));
+                    }
+                }
                 Err(error) => {
+                    self.turn_from(place);
                     rest.extend(wanted.get(position..).unwrap_or_default());
                     return (rest, Err(error));
                 }
@@ -203,6 +223,14 @@ impl Transfer<'_> {
             }
         }
         (rest, Ok(()))
+    }
+
+    /// Asks another place first from now on, if nobody has seen to that already.
+    fn turn_from(&self, place: usize) {
+        let next = place.wrapping_add(1);
+        let order = Ordering::Relaxed;
+        // It failed if another thread was faster, which is as good.
+        let _ = self.first_place.compare_exchange(place, next, order, order);
     }
 
     /// Writes a piece if it is right; else it is to be fetched again.
@@ -218,7 +246,8 @@ impl Transfer<'_> {
             .is_right(piece.section, piece.position, bytes)
         {
             let wrong = wanted.wrong.saturating_add(1);
-            if wrong < WRONG_MAX {
+            let places = u32::try_from(self.offer.places()).unwrap_or(u32::MAX);
+            if wrong < WRONG_MAX.saturating_mul(places) {
                 return Ok(Some(Wanted { wrong, ..*wanted }));
             }
             let section = self.offer.manifest().sections.get(piece.section);
@@ -274,7 +303,8 @@ impl Transfer<'_> {
         let shared = self.options.limit_bytes_per_s.map_or(0.0, |rate| {
             bytes as f64 * self.options.jobs.get() as f64 / rate.get() as f64
         });
-        DEADLINE_MIN + Duration::try_from_secs_f64(2.0 * shared).unwrap_or(DEADLINE_MIN)
+        let patience = self.options.patience;
+        patience + Duration::try_from_secs_f64(2.0 * shared).unwrap_or(patience)
     }
 }
 
@@ -310,5 +340,5 @@ const DEADLINE_MIN: Duration = Duration::from_secs(120);
 const TRIES_MAX: u64 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Most times that wrong bytes of a piece may come.
+/// Most times that wrong bytes of a piece may come, for each place.
 const WRONG_MAX: u32 = 3;

@@ -13,7 +13,7 @@ use heg_artifacts::{
 
 use crate::error::ShipError;
 use crate::oci::{BUNDLE, Descriptor, ImageManifest, PART, SLICE};
-use crate::source::{BundleSource, SHORT_DEADLINE, blob_range, whole_range};
+use crate::source::{BundleSource, SHORT_DEADLINE, blob_range, from_any, whole_range};
 
 /// A bundle that can be fetched.
 ///
@@ -56,15 +56,18 @@ impl<'s> Offer<'s> {
         if head.size > heg_artifacts::HEAD_BYTES_MAX {
             return Err(wrong(format!("a head of `{}` bytes", head.size)));
         }
-        let bytes = blob_range(source, &head.digest, 0..head.size)?;
-        let head = BundleHead::read(bytes).map_err(ShipError::bundle(&place))?;
-        if head.manifest_id() != claimed {
-            return Err(ShipError::OtherBundle {
-                place,
-                expected: claimed,
-                found: head.manifest_id(),
-            });
-        }
+        let head = from_any(source.places(), |first| {
+            let bytes = blob_range(source, first, &head.digest, 0..head.size)?;
+            let head = BundleHead::read(bytes).map_err(ShipError::bundle(&place))?;
+            match head.manifest_id() == claimed {
+                true => Ok(head),
+                false => Err(ShipError::OtherBundle {
+                    place: place.clone(),
+                    expected: claimed,
+                    found: head.manifest_id(),
+                }),
+            }
+        })?;
         let parts = head.parts();
         let mut layers = Vec::with_capacity(parts.len());
         for part in &parts {
@@ -122,9 +125,18 @@ impl<'s> Offer<'s> {
         }
     }
 
-    /// A range of a part's bytes.
+    /// Number of places that have copies of it.
+    pub(crate) fn places(&self) -> usize {
+        match &self.origin {
+            Origin::Layers { source, .. } => source.places(),
+            Origin::File(_) => 1,
+        }
+    }
+
+    /// A range of a part's bytes, from the places in order from `first` on.
     pub(crate) fn read(
         &self,
+        first: usize,
         part: usize,
         range: Range<u64>,
         deadline: Duration,
@@ -139,7 +151,7 @@ impl<'s> Offer<'s> {
         match &self.origin {
             Origin::Layers { source, layers, .. } => {
                 let layer = layers.get(part).ok_or_else(missing)?;
-                source.blob(&layer.digest, range, deadline)
+                source.blob_from(first, &layer.digest, range, deadline)
             }
             Origin::File(path) => {
                 let part = self.parts.get(part).ok_or_else(missing)?;
@@ -152,25 +164,37 @@ impl<'s> Offer<'s> {
         }
     }
 
-    /// All bytes of a part, which the caller has bounded.
-    pub(crate) fn read_whole(&self, part: usize) -> Result<Vec<u8>, ShipError> {
+    /// All bytes of a part, which the caller has bounded, from the places in order from `first` on.
+    pub(crate) fn read_whole(&self, first: usize, part: usize) -> Result<Vec<u8>, ShipError> {
         let expected = self.parts.get(part).map_or(0, part_bytes);
-        let reader = self.read(part, 0..expected, SHORT_DEADLINE)?;
+        let reader = self.read(first, part, 0..expected, SHORT_DEADLINE)?;
         whole_range(reader, expected, &self.place())
     }
 
     /// The values by which blocks of these sections are checked: of an artifact, those ranges of its list that are
     /// needed; of a file, what its sections have, once they add up to their ids.
     pub(crate) fn blocks(&self, sections: &BTreeSet<usize>) -> Result<SectionBlocks, ShipError> {
-        let place = self.place();
-        let (source, blocks) = match &self.origin {
-            Origin::Layers { source, blocks, .. } => (*source, blocks),
+        match &self.origin {
+            Origin::Layers { source, blocks, .. } => from_any(source.places(), |first| {
+                self.listed_blocks(*source, first, blocks, sections)
+            }),
             Origin::File(path) => {
+                let place = self.place();
                 let bundle = Bundle::open(path).map_err(ShipError::bundle(&place))?;
                 let blocks = SectionBlocks::of(&bundle, self.manifest());
-                return blocks.map_err(ShipError::bundle(&place));
+                blocks.map_err(ShipError::bundle(&place))
             }
-        };
+        }
+    }
+
+    /// Those ranges of an artifact's list that are needed, from the places in order from `first` on.
+    fn listed_blocks(
+        &self,
+        source: &dyn BundleSource,
+        first: usize,
+        blocks: &Descriptor,
+        sections: &BTreeSet<usize>,
+    ) -> Result<SectionBlocks, ShipError> {
         let ranges = list_ranges(self.manifest());
         let needed = sections.iter().filter_map(|index| {
             let range = ranges.get(*index).filter(|range| !range.is_empty())?;
@@ -178,7 +202,7 @@ impl<'s> Offer<'s> {
         });
         let mut lists: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
         for (run, members) in runs(needed) {
-            let bytes = blob_range(source, &blocks.digest, run.clone())?;
+            let bytes = blob_range(source, first, &blocks.digest, run.clone())?;
             for (index, range) in members {
                 let (start, end) = (range.start - run.start, range.end - run.start);
                 let piece = usize::try_from(start).ok().zip(usize::try_from(end).ok());
@@ -186,7 +210,8 @@ impl<'s> Offer<'s> {
                 lists.insert(index, piece.unwrap_or_default().to_vec());
             }
         }
-        SectionBlocks::read_some(self.manifest(), &lists).map_err(ShipError::bundle(&place))
+        let read = SectionBlocks::read_some(self.manifest(), &lists);
+        read.map_err(ShipError::bundle(self.place()))
     }
 
     /// Uses of the sections, for people and to find a section's earlier self: the first of each.

@@ -29,6 +29,39 @@ pub trait BundleSource: Sync {
         range: Range<u64>,
         deadline: Duration,
     ) -> Result<Box<dyn Read + '_>, ShipError>;
+
+    /// Number of places behind it that have copies, at least 1.
+    fn places(&self) -> usize {
+        1
+    }
+
+    /// As [`BundleSource::blob`], but begins with the place of this number, counted round, where there are several: for
+    /// a reader to whom the place before sent wrong bytes.
+    fn blob_from(
+        &self,
+        first: usize,
+        digest: &Digest,
+        range: Range<u64>,
+        deadline: Duration,
+    ) -> Result<Box<dyn Read + '_>, ShipError> {
+        let _ = first;
+        self.blob(digest, range, deadline)
+    }
+}
+
+/// Asks one place after the other until an answer is right. Without any, returns the error of the last question.
+pub(crate) fn from_any<T>(
+    places: usize,
+    ask: impl Fn(usize) -> Result<T, ShipError>,
+) -> Result<T, ShipError> {
+    let mut outcome = ask(0);
+    for first in 1..places {
+        if outcome.is_ok() {
+            break;
+        }
+        outcome = ask(first);
+    }
+    outcome
 }
 
 /// Reads a whole blob and compares its digest.
@@ -44,19 +77,23 @@ pub(crate) fn whole_blob(
         let message = format!("`{}` bytes, expected at most `{most_bytes}`", blob.size);
         return Err(ShipError::document("the blob", place, message));
     }
-    let bytes = blob_range(source, &blob.digest, 0..blob.size)?;
-    blob.digest.check("the blob", &bytes, &place)?;
-    Ok(bytes)
+    from_any(source.places(), |first| {
+        let bytes = blob_range(source, first, &blob.digest, 0..blob.size)?;
+        blob.digest.check("the blob", &bytes, &place)?;
+        Ok(bytes)
+    })
 }
 
-/// Reads a short range of a blob, of exactly the range's length. The caller compares hashes.
+/// Reads a short range of a blob, of exactly the range's length, from the places in order from `first` on. The caller
+/// compares hashes.
 pub(crate) fn blob_range(
     source: &dyn BundleSource,
+    first: usize,
     digest: &Digest,
     range: Range<u64>,
 ) -> Result<Vec<u8>, ShipError> {
     let expected = range.end.saturating_sub(range.start);
-    let reader = source.blob(digest, range, SHORT_DEADLINE)?;
+    let reader = source.blob_from(first, digest, range, SHORT_DEADLINE)?;
     whole_range(reader, expected, &source.place())
 }
 

@@ -139,22 +139,27 @@ impl Sources {
 pub struct Replicas(Vec<Box<dyn BundleSource>>);
 
 impl Replicas {
-    /// The first answer; without any, the error of the last place, which is the registry's own.
-    fn first<'p, T>(
+    /// The first answer of the places, counted round from `first` on. Without any, the error of the last place, which is
+    /// the registry's own.
+    fn answer<'p, T>(
         &'p self,
+        first: usize,
         ask: impl Fn(&'p dyn BundleSource) -> Result<T, ShipError>,
     ) -> Result<T, ShipError> {
-        let mut outcome = Err(ShipError::Missing {
+        let count = self.0.len();
+        let start = first.checked_rem(count).unwrap_or(0);
+        let mut refused = ShipError::Missing {
             what: "place".to_owned(),
             place: "the list of sources".to_owned(),
-        });
-        for place in &self.0 {
-            outcome = ask(&**place);
-            if outcome.is_ok() {
-                break;
+        };
+        for (place, number) in self.0.iter().zip(1..).cycle().skip(start).take(count) {
+            match ask(&**place) {
+                Ok(answer) => return Ok(answer),
+                Err(error) if number == count => refused = error,
+                Err(_) => {}
             }
         }
-        outcome
+        Err(refused)
     }
 }
 
@@ -165,11 +170,11 @@ impl BundleSource for Replicas {
     }
 
     fn tagged(&self, tag: &str) -> Result<Vec<u8>, ShipError> {
-        self.first(|place| place.tagged(tag))
+        self.answer(0, |place| place.tagged(tag))
     }
 
     fn manifest(&self, digest: &Digest) -> Result<Vec<u8>, ShipError> {
-        self.first(|place| {
+        self.answer(0, |place| {
             let bytes = place.manifest(digest)?;
             digest.check("the manifest", &bytes, &place.place())?;
             Ok(bytes)
@@ -182,7 +187,21 @@ impl BundleSource for Replicas {
         range: Range<u64>,
         deadline: Duration,
     ) -> Result<Box<dyn Read + '_>, ShipError> {
-        self.first(|place| place.blob(digest, range.clone(), deadline))
+        self.blob_from(0, digest, range, deadline)
+    }
+
+    fn places(&self) -> usize {
+        self.0.len()
+    }
+
+    fn blob_from(
+        &self,
+        first: usize,
+        digest: &Digest,
+        range: Range<u64>,
+        deadline: Duration,
+    ) -> Result<Box<dyn Read + '_>, ShipError> {
+        self.answer(first, |place| place.blob(digest, range.clone(), deadline))
     }
 }
 

@@ -1,12 +1,17 @@
-//! Mishaps around a transfer: links that expire, another command at the store, files that a power cut took.
+//! Mishaps around a transfer: links that expire, servers that fall silent, bundles of a later day, another command at the
+//! store, files that a power cut took.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZero;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::bundles::{Content, Device, bundle, name};
+use heg_artifacts::{BundleHead, layout};
+use heg_ship::ShipErrorKind;
+
+use crate::bundles::{Content, Device, bundle, chain, name, open};
 use crate::lying::Twist;
 use crate::world::World;
 
@@ -38,6 +43,68 @@ fn a_link_that_expired_is_asked_for_anew() {
     device.has(&name, &world.file);
     let long = target.requests().iter().filter(|it| it.is_long()).count();
     assert!(long > 1, "the line broke, and a new link went on");
+}
+
+/// A server that never ends a range: when its time is over, the rest of it is asked for again.
+#[test]
+fn a_range_that_never_ends_is_given_up() {
+    let world = World::new();
+    let long = AtomicUsize::new(0);
+    let liar = world.liar(move |asked| {
+        let is_first = asked.is_long() && long.fetch_add(1, Ordering::Relaxed) == 0;
+        match is_first {
+            true => Twist::Stall((1 << 20) + 77),
+            false => Twist::Honest,
+        }
+    });
+    let mut device = Device::trusting();
+    device.options.jobs = NonZero::<usize>::MIN;
+    device.options.patience = Duration::from_millis(500);
+    let name = liar.name("chat:v1");
+    let started = Instant::now();
+    device.pull(&liar.registry(&name, None), &name).unwrap();
+    let took = started.elapsed();
+    assert!(took >= device.options.patience, "{took:?}");
+    device.has(&name, &world.file);
+    let mut long = liar.requests().into_iter().filter(|it| it.is_long());
+    let ranges: Vec<(u64, u64)> = long.by_ref().filter_map(|it| it.range).collect();
+    // The block that had come whole is not asked for again.
+    let [(first, _), (second, _)] = ranges[..] else {
+        panic!("{ranges:?}");
+    };
+    assert_eq!(second, first + (1 << 20));
+}
+
+/// A program that is too old for a bundle says what it lacks after the head, before any other byte of the bundle.
+#[test]
+fn what_is_too_new_is_told_before_the_download() {
+    let world = World::new();
+    let head = BundleHead::of_bundle(&open(&world.file)).unwrap();
+    let mut of_later_format = head.bytes().to_vec();
+    of_later_format[layout::MAGIC.len()] = 2;
+    let mut of_later_revision = head.bytes().to_vec();
+    let text = b"revision: 1,";
+    let at = of_later_revision
+        .windows(text.len())
+        .position(|found| found == text)
+        .unwrap();
+    of_later_revision[at + text.len() - 2] = b'9';
+    layout::reseal(&mut of_later_revision);
+    let mut said = Vec::new();
+    for changed in [of_later_format, of_later_revision] {
+        let liar = world.liar(move |asked| match asked.path.contains("/blobs/") {
+            true => Twist::Body(changed.clone()),
+            false => Twist::Honest,
+        });
+        let device = Device::trusting();
+        let name = liar.name("chat:v1");
+        let error = device.pull(&liar.registry(&name, None), &name).unwrap_err();
+        assert_eq!(error.kind(), ShipErrorKind::Bundle);
+        said.push(chain(&error).replace(&liar.host, "HOST"));
+        assert_eq!(liar.requests().len(), 3, "index, manifest and head");
+        assert_eq!(device.files("tmp"), 0);
+    }
+    insta::assert_snapshot!("too_new", said.join("\n"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use heg_ship::{BundleSource, Credentials, Layout, ModelName, Registry};
 
@@ -33,6 +34,8 @@ pub(crate) enum Twist {
     Honest,
     /// Sends this many bytes of the body, then closes.
     Cut(usize),
+    /// Sends this many bytes of the body, then nothing more, and keeps the line.
+    Stall(usize),
     /// Changes a bit of the byte at this place of the body.
     Flip(usize),
     /// Sends bytes from another place, and says the right one.
@@ -140,7 +143,7 @@ fn answer(
     };
     let length = body.len();
     match twist {
-        Twist::Cut(at) => body.truncate(at),
+        Twist::Cut(at) | Twist::Stall(at) => body.truncate(at),
         Twist::Flip(at) if at < length => body[at] ^= 1,
         _ => {}
     }
@@ -153,7 +156,11 @@ fn answer(
         stream,
         "HTTP/1.1 {status} Said\r\nContent-Length: {length}\r\nConnection: close\r\n{header}\r\n"
     )?;
-    stream.write_all(&body)
+    stream.write_all(&body)?;
+    if let Twist::Stall(_) = twist {
+        thread::sleep(STALL);
+    }
+    Ok(())
 }
 
 fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Asked>> {
@@ -189,6 +196,9 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Ask
         authorization,
     }))
 }
+
+/// Time for which a line is kept without a word: longer than any test waits.
+const STALL: Duration = Duration::from_secs(60);
 
 /// The document or blob at a path; a repository's name is not looked at.
 fn content(layout: &Path, path: &str) -> Option<Vec<u8>> {

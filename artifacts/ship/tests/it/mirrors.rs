@@ -1,9 +1,12 @@
 //! Mirrors before a registry: what one does not give comes from the next, and a lie is no gift.
 
-use heg_ship::{BundleSource, Credentials, ModelName, Sources};
+use std::num::NonZero;
+use std::time::Duration;
+
+use heg_ship::{BundleSource, Credentials, ModelName, Replicas, Sources};
 
 use crate::bundles::{Device, chain};
-use crate::lying::{Liar, Twist};
+use crate::lying::{Asked, Liar, Twist};
 use crate::world::World;
 
 /// Mirrors for all names of a registry, in this order.
@@ -13,6 +16,85 @@ fn sources(registry: &Liar, mirrors: &[String]) -> Sources {
         registry.host
     );
     Sources::parse(&text, "sources.ron").unwrap()
+}
+
+/// The places for a name: one mirror, then its registry.
+fn behind(mirror: &Liar, origin: &Liar, name: &ModelName) -> Replicas {
+    let mirrors = [format!("{}/acme/", mirror.host)];
+    let places = sources(origin, &mirrors).of(name, &Credentials::default(), &[]);
+    places.unwrap()
+}
+
+fn is_blob(asked: &Asked) -> bool {
+    asked.path.contains("/blobs/")
+}
+
+/// A mirror lies, breaks off or says no more: the registry is asked for those bytes, and first for all that follows.
+#[test]
+fn what_a_mirror_gives_wrongly_comes_from_the_next() {
+    let world = World::new();
+    let twists = [
+        ("lies", Twist::Flip(0)),
+        ("breaks off", Twist::Cut(100)),
+        ("says no more", Twist::Stall(100)),
+    ];
+    for (what, twist) in twists {
+        let mirror = world.liar(move |asked| match asked.is_long() {
+            true => twist.clone(),
+            false => Twist::Honest,
+        });
+        let origin = world.liar(|_| Twist::Honest);
+        let name: ModelName = origin.name("acme/chat:v1");
+        let mut device = Device::trusting();
+        device.options.jobs = NonZero::<usize>::MIN;
+        device.options.patience = Duration::from_millis(300);
+        let pulled = device.pull(&behind(&mirror, &origin, &name), &name);
+        pulled.expect(what);
+        device.has(&name, &world.file);
+        let asked = mirror.requests();
+        let long = asked.iter().filter(|asked| asked.is_long()).count();
+        assert_eq!(long, 1, "{what}: it was asked again");
+        assert!(!origin.requests().is_empty(), "{what}");
+    }
+}
+
+/// A head, a list of blocks and the values of kernels are believed no sooner than weights are.
+#[test]
+fn documents_that_a_mirror_made_up_come_from_the_next() {
+    let world = World::new();
+    let mirror = world.liar(|asked| match is_blob(asked) {
+        true => Twist::Flip(0),
+        false => Twist::Honest,
+    });
+    let origin = world.liar(|_| Twist::Honest);
+    let name: ModelName = origin.name("acme/chat:v1");
+    let device = Device::trusting();
+    let places = behind(&mirror, &origin, &name);
+    device.pull(&places, &name).unwrap().unwrap();
+    device.has(&name, &world.file);
+    assert!(origin.requests().iter().all(is_blob));
+}
+
+/// Where all places lie alike, each was asked as often as a registry alone, and the error names them.
+#[test]
+fn a_lie_of_all_places_is_named() {
+    let world = World::new();
+    let lies = |asked: &Asked| match asked.is_long() {
+        true => Twist::Flip(700_000),
+        false => Twist::Honest,
+    };
+    let (mirror, origin) = (world.liar(lies), world.liar(lies));
+    let name: ModelName = origin.name("acme/chat:v1");
+    let mut device = Device::trusting();
+    device.options.jobs = NonZero::<usize>::MIN;
+    let places = behind(&mirror, &origin, &name);
+    let error = chain(&device.pull(&places, &name).unwrap_err());
+    let error = error.replace(&mirror.host, "MIRROR");
+    insta::assert_snapshot!(
+        error.replace(&origin.host, "HOST"),
+        @"`MIRROR/acme/chat, HOST/acme/chat` has wrong bytes for tokenizer of part `tokenizer`, `6` times: nothing of them was kept"
+    );
+    assert_eq!(device.files("views"), 0);
 }
 
 #[test]

@@ -233,6 +233,7 @@ fn bring(
         options: FetchOptions {
             jobs: fetching.jobs,
             limit_bytes_per_s: fetching.limit,
+            ..FetchOptions::default()
         },
         progress: &shown,
     };

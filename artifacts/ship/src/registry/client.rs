@@ -371,7 +371,8 @@ pub(super) fn authority(url: &str) -> Option<String> {
     (!authority.contains('@')).then(|| authority.to_owned())
 }
 
-/// Whether a host is this machine.
+/// Whether a host is this machine: its name, an address of the loopback in either form, or no address, which Linux
+/// takes for the loopback.
 fn is_this_machine(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
@@ -380,7 +381,8 @@ fn is_this_machine(host: &str) -> bool {
     name == "localhost"
         || name
             .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
+            .map(|address| address.to_canonical())
+            .is_ok_and(|address| address.is_loopback() || address.is_unspecified())
 }
 
 /// The certificates that the system trusts. A system without any trusts nobody, and requests say so.
@@ -410,3 +412,33 @@ const SAID_BYTES_MAX: u64 = 64 << 10;
 
 /// Most characters of an address that an error quotes: links of clouds have long queries.
 const URL_CHARS_MAX: usize = 160;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_known_by_each_of_its_names() {
+        let own = [
+            "localhost",
+            "localhost:5000",
+            "127.0.0.1:5000",
+            "127.8.0.1",
+            "[::1]:5000",
+            "[::ffff:127.0.0.1]:5000",
+            "0.0.0.0:5000",
+            "[::]:5000",
+        ];
+        for host in own {
+            assert!(is_this_machine(host), "{host}");
+        }
+        for host in [
+            "localhost.example",
+            "10.0.0.1",
+            "[fe80::1]:443",
+            "128.0.0.1",
+        ] {
+            assert!(!is_this_machine(host), "{host}");
+        }
+    }
+}

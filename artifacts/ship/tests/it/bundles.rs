@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use heg_artifacts::manifest::{Blob, Compatibility, Variant};
 use heg_artifacts::{Bundle, Manifest, SectionId, Store, write_bundle};
 use heg_ship::{
     Amounts, BundleSource, DeviceStore, FetchOptions, MachineTrust, ModelName, Pull, PullOutcome,
     Pulled, ShipError, SliceWish, TransferProgress, now,
 };
+use heg_spec::{DeviceClass, NpuPlatform};
 use heg_trust::TrustPolicy;
 
 /// The bundle of the format's tests, the smallest that there is.
@@ -38,11 +40,22 @@ impl Default for Content {
     }
 }
 
-/// Writes the tiny bundle with this content into a folder.
+/// Writes the tiny bundle with this content into a folder. It has no blobs, as a slice for all devices: its file is the
+/// one that is sent.
 pub(crate) fn bundle(folder: &Path, name: &str, content: &Content) -> PathBuf {
+    bundle_with_blobs(folder, name, content, &[])
+}
+
+/// As [`bundle`], with blobs of 100 kB for these platforms and versions of the ELF layout.
+pub(crate) fn bundle_with_blobs(
+    folder: &Path,
+    name: &str,
+    content: &Content,
+    blobs: &[(NpuPlatform, &str)],
+) -> PathBuf {
     let tiny = Bundle::open(TINY).unwrap();
     let store = Store::open(folder.join("store")).unwrap();
-    let mut manifest: Manifest = tiny.manifest().clone();
+    let mut manifest: Manifest = heg_artifacts::slice(tiny.manifest(), None);
     let replaced = [manifest.text.tokenizer, manifest.text.chat_template];
     manifest
         .sections
@@ -61,13 +74,36 @@ pub(crate) fn bundle(folder: &Path, name: &str, content: &Content) -> PathBuf {
         manifest.sections.push(section);
         *place = Some(section.id);
     }
+    for kernel in &mut manifest.kernels {
+        let for_npu = |variant: &&mut Variant| variant.device == DeviceClass::Npu;
+        for variant in kernel.variants.iter_mut().filter(for_npu) {
+            for (platform, elf) in blobs {
+                let bytes = noise(&format!("{} {platform} {elf}", kernel.name), 100_000);
+                let section = store.put_bytes(&bytes).unwrap();
+                variant.blobs.push(blob(*platform, elf, section.id));
+                if !manifest.sections.contains(&section) {
+                    manifest.sections.push(section);
+                }
+            }
+        }
+    }
     let path = folder.join(format!("{name}.heg"));
     write_bundle(&path, &manifest, &store, &|_| ()).unwrap();
-    // Without blobs, as a slice for all devices: what is sent has the name of the file then.
-    let whole = Bundle::open(&path).unwrap();
-    let cpu = heg_artifacts::slice(whole.manifest(), None);
-    write_bundle(&path, &cpu, &store, &|_| ()).unwrap();
     path
+}
+
+fn blob(platform: NpuPlatform, elf: &str, section: SectionId) -> Blob {
+    Blob {
+        platform,
+        compatibility: Compatibility {
+            compiler: "8.4".to_owned(),
+            elf: elf.to_owned(),
+            tiles: None,
+            stepping: None,
+            text: format!("compiler=8.4;npu={platform};elf={elf}"),
+        },
+        section,
+    }
 }
 
 pub(crate) fn open(path: &Path) -> Bundle {
@@ -107,6 +143,8 @@ pub(crate) struct Device {
     pub(crate) trust: MachineTrust,
     pub(crate) told: Told,
     pub(crate) options: FetchOptions,
+    /// Slice for its NPU, if it has one.
+    pub(crate) slice: Option<&'static str>,
     _folder: tempfile::TempDir,
 }
 
@@ -127,6 +165,7 @@ impl Device {
             trust,
             told: Told::default(),
             options: FetchOptions::default(),
+            slice: None,
             _folder: folder,
         }
     }
@@ -153,7 +192,7 @@ impl Device {
             store: &self.store,
             trust: &self.trust,
             name,
-            slice: SliceWish::Best(None),
+            slice: SliceWish::Best(self.slice),
             agrees: &|_| false,
             examine: &|_| Ok(()),
             takes_bad: true,

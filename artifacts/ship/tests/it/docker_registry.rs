@@ -16,6 +16,11 @@ pub(crate) struct DockerRegistry {
 impl DockerRegistry {
     /// Starts it with its files in a folder; an error where it is not installed.
     pub(crate) fn start(folder: &Path) -> std::io::Result<Self> {
+        Self::start_with(folder, "")
+    }
+
+    /// As [`DockerRegistry::start`], with more lines of its settings.
+    pub(crate) fn start_with(folder: &Path, more: &str) -> std::io::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -23,8 +28,8 @@ impl DockerRegistry {
             .port();
         let host = format!("127.0.0.1:{port}");
         let config = format!(
-            "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\nstorage: {{filesystem: \
-             {{rootdirectory: {}}}}}\nhttp: {{addr: \"{host}\"}}\n",
+            "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\nstorage: {{delete: \
+             {{enabled: true}}, filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: \"{host}\"}}\n{more}",
             folder.join("registry").display()
         );
         let path = folder.join("registry.yml");

@@ -10,14 +10,14 @@ use heg_ship::{Layout, ModelName, SignedRelease, Statement, export_layout};
 use crate::bundles::{Content, Device, Told, bundle, chain, name, open, skipped};
 
 /// A publisher with a key of minisign.
-struct Publisher {
+pub(crate) struct Publisher {
     folder: tempfile::TempDir,
     key: String,
 }
 
 impl Publisher {
     /// `None`, after saying so, where there is no minisign.
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("minisign");
         command
@@ -33,14 +33,14 @@ impl Publisher {
         Some(Self { folder, key })
     }
 
-    fn policy(&self, more: &str) -> String {
+    pub(crate) fn policy(&self, more: &str) -> String {
         let key = &self.key;
         format!(
             r#"(revision: 1, publishers: [(names: ["h.example/*"], copies: ["m.example/*"], threshold: 1, keys: ["{key}"]{more})])"#
         )
     }
 
-    fn release(
+    pub(crate) fn release(
         &self,
         name: &ModelName,
         number: u64,

@@ -19,7 +19,14 @@ mod inspect_html;
 mod inspect_kernels;
 mod inspect_partition;
 mod inspect_program;
+#[cfg(all(unix, feature = "ship"))]
+mod killed;
 mod machine;
+#[cfg(all(unix, feature = "ship"))]
+mod moved;
+#[cfg(all(target_os = "linux", feature = "ship"))]
+#[path = "../../../../artifacts/ship/tests/it/nginx.rs"]
+mod nginx;
 #[cfg(target_os = "linux")]
 mod pressure;
 #[cfg(all(unix, feature = "ship"))]
@@ -33,3 +40,5 @@ mod state;
 mod tiny;
 #[cfg(all(unix, feature = "ship"))]
 mod update;
+#[cfg(all(target_os = "linux", feature = "ship"))]
+mod web;

@@ -1,37 +1,26 @@
-//! A disk without room for a bundle: a pull says so before the first byte, and nothing is left behind.
-
-use std::process::Command;
+//! A disk without room for a bundle: a pull says so before the first byte, and nothing is left behind. One that fills up
+//! later keeps what has arrived.
 
 use heg_tests::{Workbench, fixture, skipped};
+use serde_json::Value;
 
-use crate::registry::{heg_with_store, registry_or_skip};
+use crate::registry::{heg_with_store, registry_or_skip, with_mounts};
 
 #[test]
-fn a_disk_that_is_too_small_is_told_before_the_first_byte() {
-    let test = "a_disk_that_is_too_small_is_told_before_the_first_byte";
+fn a_disk_that_is_too_small_is_told_and_nothing_of_it_lost() {
+    let test = "a_disk_that_is_too_small_is_told_and_nothing_of_it_lost";
     let folder = tempfile::tempdir().unwrap();
     let Some(docker) = registry_or_skip(test, folder.path()) else {
         return;
     };
-    // In a namespace of its own a user may mount a file system in memory.
     let store = folder.path().join("store");
     std::fs::create_dir(&store).unwrap();
-    let on_small_disk = |script: &str| {
-        let mount = "mount -t tmpfs -o size=2m,mode=700 tmpfs \"$HEG_STORE\"";
-        let mut shell = Command::new("unshare");
-        shell
-            .args(["--map-root-user", "--mount", "sh", "-c"])
-            .arg(format!("{mount} || exit 99; {script}"))
-            .arg(env!("CARGO_BIN_EXE_heg"));
-        let asked = heg_with_store(folder.path());
-        shell.envs(
-            asked
-                .get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
-        );
-        shell.output()
+    let on_disk = |bytes: u64, script: &str| {
+        let mount = format!("mount -t tmpfs -o size={bytes},mode=700 tmpfs \"$HEG_STORE\"");
+        let script = format!("{mount} || exit 99; {script}");
+        with_mounts(&heg_with_store(folder.path()), &script)
     };
-    if !on_small_disk("true").is_ok_and(|output| output.status.success()) {
+    if !on_disk(2 << 20, "true").is_ok_and(|output| output.status.success()) {
         return skipped(&format!("{test}: no namespaces in which a user mounts"));
     }
     let workbench = Workbench::new().unwrap();
@@ -42,8 +31,9 @@ fn a_disk_that_is_too_small_is_told_before_the_first_byte() {
     let pushed = push.arg("push").arg(bundle).arg(&name).output().unwrap();
     assert!(pushed.status.success(), "{pushed:?}");
 
-    let pull = format!("\"$0\" pull {name} --allow-unsigned; status=$?");
-    let output = on_small_disk(&format!("{pull}; ls \"$HEG_STORE/tmp\"; exit $status")).unwrap();
+    let pull = format!("\"$0\" pull {name} --allow-unsigned");
+    let script = format!("{pull}; status=$?; ls \"$HEG_STORE/tmp\"; exit $status");
+    let output = on_disk(2 << 20, &script).unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{text}");
     assert!(text.contains("has room for `"), "{text}");
@@ -53,4 +43,21 @@ fn a_disk_that_is_too_small_is_told_before_the_first_byte() {
         "",
         "partial files"
     );
+
+    // A disk with room for the parts, and for hardly a note of them. With more of it the same command goes on.
+    let needed = text.split("expected `").nth(1).unwrap();
+    let needed: u64 = needed.split('`').next().unwrap().parse().unwrap();
+    let more = "mount -o remount,size=64m \"$HEG_STORE\"";
+    let script = format!("{pull}; status=$?; {more} && {pull} --json && exit $status");
+    let output = on_disk(needed + 4 * PAGE_BYTES, &script).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{errors}");
+    assert!(errors.contains("No space left on device"), "{errors}");
+    let told = String::from_utf8(output.stdout).unwrap();
+    let planned: Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+    assert_eq!(planned["fetch_bytes"], 0, "{told}");
+    assert!(told.contains("\"event\":\"pulled\""), "{told}");
 }
+
+/// The least that a file takes on that disk, in bytes.
+const PAGE_BYTES: u64 = 4096;

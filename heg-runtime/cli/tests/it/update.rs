@@ -52,7 +52,11 @@ impl Machine<'_> {
 }
 
 /// Writes a bundle anew, with sections and a manifest that are a little different.
-fn altered(bundle: &Path, to: &Path, alter: fn(&mut Manifest, &Bundle, &Store)) -> PathBuf {
+pub(crate) fn altered(
+    bundle: &Path,
+    to: &Path,
+    alter: fn(&mut Manifest, &Bundle, &Store),
+) -> PathBuf {
     let whole = Bundle::open(bundle).unwrap();
     let store = Store::open(to.with_extension("store")).unwrap();
     for section in &whole.manifest().sections {

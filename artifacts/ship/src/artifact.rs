@@ -10,7 +10,7 @@ use heg_artifacts::{Bundle, BundleHead, FilePart, SectionBlocks, platforms, slic
 use heg_spec::NpuPlatform;
 use serde_json::json;
 
-use crate::chosen::{RELEASE_FILE, SIGNATURE_FILE};
+use crate::chosen::{KEYS_FILE, KEYS_SIGNATURE_FILE, RELEASE_FILE, SIGNATURE_FILE};
 use crate::error::ShipError;
 use crate::names::SignedRelease;
 use crate::oci::{
@@ -143,13 +143,9 @@ impl<'b> SliceArtifact<'b> {
             descriptor
         };
         if let Some(signed) = signed {
-            let release = Descriptor::embedding(DOC_TYPE, &signed.release);
-            let release = release.annotated(FILE_PATH, RELEASE_FILE);
-            layers.push(add(release, Pieces::owned(&signed.release)));
-            for signature in &signed.signatures {
-                let layer = Descriptor::embedding(DOC_TYPE, signature);
-                let layer = layer.annotated(FILE_PATH, SIGNATURE_FILE);
-                layers.push(add(layer, Pieces::owned(signature)));
+            for (file, bytes) in documents(signed) {
+                let layer = Descriptor::embedding(DOC_TYPE, bytes);
+                layers.push(add(layer.annotated(FILE_PATH, file), Pieces::owned(bytes)));
             }
         }
         let blocks = self.blocks()?;
@@ -220,6 +216,19 @@ impl<'b> SliceArtifact<'b> {
         });
         config.to_string().into_bytes()
     }
+}
+
+/// The files of a statement in the order in which they are sent: signatures follow what they sign.
+fn documents(signed: &SignedRelease) -> Vec<(&'static str, &[u8])> {
+    let mut files: Vec<(&'static str, &[u8])> = vec![(RELEASE_FILE, &signed.release)];
+    let signatures = signed.signatures.iter();
+    files.extend(signatures.map(|signature| (SIGNATURE_FILE, signature.as_slice())));
+    for change in &signed.changes {
+        files.push((KEYS_FILE, &change.keys));
+        let signatures = change.signatures.iter();
+        files.extend(signatures.map(|signature| (KEYS_SIGNATURE_FILE, signature.as_slice())));
+    }
+    files
 }
 
 /// The index of a name's slices: that without blobs first, since a copy of one entry takes the first.

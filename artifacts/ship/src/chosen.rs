@@ -1,11 +1,11 @@
 //! The artifact under a tag that is for this machine: its manifest, and the statement about it.
 
 use heg_artifacts::SectionId;
-use heg_trust::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX};
+use heg_trust::{CHANGES_MAX, KEYS_BYTES_MAX, RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX};
 
 use crate::error::ShipError;
-use crate::names::{SIGNATURES_MAX, SignedRelease};
-use crate::oci::{Descriptor, Digest, ImageManifest, SLICE, Tagged};
+use crate::names::{SIGNATURES_MAX, SignedChange, SignedRelease};
+use crate::oci::{Descriptor, Digest, FILE_PATH, ImageManifest, SLICE, Tagged};
 use crate::offer::{DEFAULT_SLICE, Offer, claimed};
 use crate::source::{BundleSource, whole_blob};
 
@@ -142,7 +142,25 @@ fn signed_release(
     };
     let signatures = manifest.files(SIGNATURE_FILE).take(SIGNATURES_MAX);
     let signatures = signatures.map(|blob| fetched(blob, SIGNATURE_BYTES_MAX));
+    let mut changes: Vec<SignedChange> = Vec::new();
+    for layer in &manifest.layers {
+        match layer.annotation(FILE_PATH) {
+            Some(KEYS_FILE) if changes.len() < CHANGES_MAX => changes.push(SignedChange {
+                keys: fetched(layer, KEYS_BYTES_MAX)?,
+                signatures: Vec::new(),
+            }),
+            // It belongs to the change before it.
+            Some(KEYS_SIGNATURE_FILE) => {
+                let last = changes.last_mut();
+                if let Some(last) = last.filter(|it| it.signatures.len() < SIGNATURES_MAX) {
+                    last.signatures.push(fetched(layer, SIGNATURE_BYTES_MAX)?);
+                }
+            }
+            _ => {}
+        }
+    }
     Ok(Some(SignedRelease {
+        changes,
         release: fetched(release, RELEASE_BYTES_MAX)?,
         signatures: signatures.collect::<Result<_, _>>()?,
     }))
@@ -151,6 +169,10 @@ fn signed_release(
 /// Names of the files with a publisher's statement and its signatures.
 pub(crate) const RELEASE_FILE: &str = "release.json";
 pub(crate) const SIGNATURE_FILE: &str = "release.json.minisig";
+
+/// Names of the files with a publisher's change of keys and its signatures, which follow it.
+pub(crate) const KEYS_FILE: &str = "keys.json";
+pub(crate) const KEYS_SIGNATURE_FILE: &str = "keys.json.minisig";
 
 #[cfg(test)]
 mod tests {

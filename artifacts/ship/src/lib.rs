@@ -77,7 +77,7 @@ pub use error::{ShipError, ShipErrorKind};
 pub use fetch::{FetchOptions, TransferProgress};
 pub use machine_slice::machine_slice;
 pub use name::ModelName;
-pub use names::{Held, NameRecord, SignedRelease};
+pub use names::{Held, NameRecord, SignedChange, SignedRelease};
 pub use oci::{DOCUMENT_BYTES_MAX, Descriptor, Digest, ImageManifest, Index, Tagged};
 pub use plan::Amounts;
 pub use prune::Garbage;

@@ -61,6 +61,17 @@ pub struct SignedRelease {
     pub release: Vec<u8>,
     /// Contents of its `.minisig` files.
     pub signatures: Vec<Vec<u8>>,
+    /// The publisher's changes of keys, for machines that have not seen them.
+    pub changes: Vec<SignedChange>,
+}
+
+/// A publisher's change of keys with its signatures, as bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SignedChange {
+    /// Bytes of `keys.json`.
+    pub keys: Vec<u8>,
+    /// Contents of its `.minisig` files.
+    pub signatures: Vec<Vec<u8>>,
 }
 
 impl NameRecord {
@@ -255,6 +266,8 @@ impl DeviceStore {
         Ok(Some(SignedRelease {
             release,
             signatures,
+            // They were followed when it came, and the memory of the store has them.
+            changes: Vec::new(),
         }))
     }
 }

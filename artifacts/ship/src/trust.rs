@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 
 use heg_artifacts::SectionId;
 use heg_trust::{
-    Claim, FileRule, Moment, Purpose, SeenReleases, TrustError, TrustPolicy, Warning, Word, judge,
+    CHANGES_MAX, Claim, FileRule, KEYS_BYTES_MAX, Moment, Purpose, SIGNATURE_BYTES_MAX,
+    SeenReleases, SignedKeys, TrustError, TrustPolicy, TurnedKeys, Warning, Word, judge,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::error::ShipError;
 use crate::name::ModelName;
-use crate::names::{Held, SignedRelease};
+use crate::names::{Held, SignedChange, SignedRelease};
 use crate::store::DeviceStore;
 
 /// The policy of this machine and its clock.
@@ -80,12 +81,15 @@ impl MachineTrust {
     ) -> Result<Accepted, ShipError> {
         let signatures = signed.map_or(&[][..], |signed| &signed.signatures);
         let signatures: Vec<&[u8]> = signatures.iter().map(Vec::as_slice).collect();
+        let changes = signed.map_or(&[][..], |signed| &signed.changes);
+        let changes: Vec<SignedKeys<'_>> = changes.iter().map(SignedChange::borrowed).collect();
         let signed_name = name.signed_name();
         let claim = Claim {
             name: &signed_name,
             bundle,
             release: signed.map(|signed| signed.release.as_slice()),
             signatures: &signatures,
+            changes: &changes,
         };
         match judge(&self.policy, &claim, seen, purpose, self.moment) {
             Ok(word) => Ok(Accepted {
@@ -114,11 +118,12 @@ impl MachineTrust {
         signed: Option<&SignedRelease>,
         agrees: &dyn Fn(&TrustError) -> bool,
     ) -> Result<Accepted, ShipError> {
-        let seen = match store {
-            Some(store) => store.seen()?.of(&name.signed_name()),
-            None => SeenReleases::default(),
-        };
-        self.decide(name, bundle, signed, &seen, Purpose::Update, agrees)
+        let state = store.map(DeviceStore::seen).transpose()?;
+        let state = state.unwrap_or_default();
+        let seen = state.of(&name.signed_name());
+        let purpose = Purpose::Update;
+        self.remembering(&state)?
+            .decide(name, bundle, signed, &seen, purpose, agrees)
     }
 
     /// Decides whether the bundle that a name of the store stands for may run.
@@ -135,20 +140,28 @@ impl MachineTrust {
             .map(|id| store.release(id))
             .transpose()?
             .flatten();
-        let mut seen = store.seen()?.of(&name.signed_name());
+        let state = store.seen()?;
+        let mut seen = state.of(&name.signed_name());
         if held.is_chosen(&seen) {
             // A person went back on purpose, which is not what an attacker does.
             seen.newest = seen.newest.min(held.number.unwrap_or(0));
         }
         let agreed = |_: &TrustError| held.agreed;
-        self.decide(
-            name,
-            held.bundle,
-            signed.as_ref(),
-            &seen,
-            Purpose::Run,
-            &agreed,
-        )
+        let (signed, purpose) = (signed.as_ref(), Purpose::Run);
+        self.remembering(&state)?
+            .decide(name, held.bundle, signed, &seen, purpose, &agreed)
+    }
+
+    /// The same, with the keys that a store has seen publishers change to.
+    fn remembering(&self, state: &TrustState) -> Result<Self, ShipError> {
+        let refused = |source| ShipError::TrustFile {
+            path: PathBuf::from(STATE),
+            source,
+        };
+        Ok(Self {
+            policy: self.policy.remembering(&state.keys).map_err(refused)?,
+            moment: self.moment,
+        })
     }
 
     /// Decides whether a bundle that is given by path may run: with `files: Signed`, if a statement lies beside it.
@@ -212,32 +225,30 @@ impl SignedRelease {
     /// Errors: [`ShipError::Io`], [`ShipError::Document`].
     pub fn beside(bundle: &Path) -> Result<Option<Self>, ShipError> {
         let path = Self::path_beside(bundle);
-        match path.exists() {
+        match path.is_file() {
             true => Self::read(&path).map(Some),
             false => Ok(None),
         }
     }
 
-    /// Reads a statement and the signatures beside it: `release.json.minisig`, or `release.json.1.minisig` and so on.
+    /// Reads a statement and the signatures beside it: `release.json.minisig`, or `release.json.1.minisig` and so on. The
+    /// publisher's changes of keys are beside it too: `keys.json`, and earlier ones as `keys.1.json` and so on.
     ///
     /// Errors: [`ShipError::Io`], [`ShipError::Document`] for a file that is too long.
     pub fn read(path: &Path) -> Result<Self, ShipError> {
-        let release = read_bounded(path, heg_trust::RELEASE_BYTES_MAX)?;
-        let with = |end: &str| {
-            let mut path = path.as_os_str().to_owned();
-            path.push(end);
-            PathBuf::from(path)
-        };
-        let numbered =
-            (1..=crate::names::SIGNATURES_MAX).map(|number| with(&format!(".{number}.minisig")));
-        let candidates = std::iter::once(with(".minisig")).chain(numbered);
-        let mut signatures = Vec::new();
-        for path in candidates.filter(|path| path.exists()) {
-            signatures.push(read_bounded(&path, heg_trust::SIGNATURE_BYTES_MAX)?);
+        let numbered = (1..CHANGES_MAX).map(|number| keys_beside(path, &format!(".{number}")));
+        let candidates = numbered.chain([keys_beside(path, "")]);
+        let mut changes = Vec::new();
+        for path in candidates.filter(|path| path.is_file()) {
+            changes.push(SignedChange {
+                keys: read_bounded(&path, KEYS_BYTES_MAX)?,
+                signatures: signatures_beside(&path)?,
+            });
         }
         Ok(Self {
-            release,
-            signatures,
+            release: read_bounded(path, heg_trust::RELEASE_BYTES_MAX)?,
+            signatures: signatures_beside(path)?,
+            changes,
         })
     }
 
@@ -245,13 +256,54 @@ impl SignedRelease {
     ///
     /// Errors: [`ShipError::File`].
     pub fn write(&self, path: &Path) -> Result<(), ShipError> {
-        for (signature, number) in self.signatures.iter().zip(1..) {
-            let mut beside = path.as_os_str().to_owned();
-            beside.push(format!(".{number}.minisig"));
-            heg_files::write_whole(Path::new(&beside), &[signature])?;
+        for (change, number) in self.changes.iter().zip(1..) {
+            let path = keys_beside(path, &format!(".{number}"));
+            write_signatures(&path, &change.signatures)?;
+            heg_files::write_whole(&path, &[&change.keys])?;
         }
+        write_signatures(path, &self.signatures)?;
         Ok(heg_files::write_whole(path, &[&self.release])?)
     }
+}
+
+impl SignedChange {
+    fn borrowed(&self) -> SignedKeys<'_> {
+        SignedKeys {
+            bytes: &self.keys,
+            signatures: &self.signatures,
+        }
+    }
+}
+
+/// The file of a change of keys beside a statement: `keys.json` for `release.json`, `FILE.keys.json` for a bundle's.
+fn keys_beside(statement: &Path, number: &str) -> PathBuf {
+    let name = statement.file_name().unwrap_or_default().to_string_lossy();
+    let before = name.strip_suffix("release.json").unwrap_or_default();
+    statement.with_file_name(format!("{before}keys{number}.json"))
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(end);
+    path.into()
+}
+
+fn signatures_beside(path: &Path) -> Result<Vec<Vec<u8>>, ShipError> {
+    let numbers = 1..=crate::names::SIGNATURES_MAX;
+    let numbered = numbers.map(|number| with_end(path, &format!(".{number}.minisig")));
+    let candidates = std::iter::once(with_end(path, ".minisig")).chain(numbered);
+    candidates
+        .filter(|path| path.is_file())
+        .map(|path| read_bounded(&path, SIGNATURE_BYTES_MAX))
+        .collect()
+}
+
+fn write_signatures(path: &Path, signatures: &[Vec<u8>]) -> Result<(), ShipError> {
+    for (signature, number) in signatures.iter().zip(1..) {
+        let path = with_end(path, &format!(".{number}.minisig"));
+        heg_files::write_whole(&path, &[signature])?;
+    }
+    Ok(())
 }
 
 fn read_bounded(path: &Path, most_bytes: u64) -> Result<Vec<u8>, ShipError> {
@@ -282,6 +334,9 @@ pub struct TrustState {
     heg: String,
     #[serde(default)]
     names: BTreeMap<String, SeenReleases>,
+    /// Keys that publishers changed to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    keys: Vec<TurnedKeys>,
 }
 
 impl TrustState {
@@ -309,6 +364,14 @@ impl TrustState {
     fn note(&mut self, signed_name: &str, word: &Word) {
         let seen = self.names.entry(signed_name.to_owned());
         seen.or_default().note(word);
+        if let Word::Signed {
+            turned: Some(turned),
+            ..
+        } = word
+        {
+            self.keys.retain(|known| known.origin != turned.origin);
+            self.keys.push(TurnedKeys::clone(turned));
+        }
     }
 }
 

@@ -109,6 +109,30 @@ pub enum TrustError {
         expected: usize,
     },
 
+    /// A change of keys is not signed by those who may make it.
+    #[error(
+        "the change of keys `{serial}` has the signatures of `{found}` {whose}, expected `{expected}`"
+    )]
+    KeysNotSigned {
+        /// Serial of the change.
+        serial: u64,
+        /// The keys in question: those before the change, or those after it.
+        whose: &'static str,
+        /// Number of them that signed.
+        found: usize,
+        /// Their threshold.
+        expected: usize,
+    },
+
+    /// A change of keys is for other names.
+    #[error("the change of keys `{serial}` does not name `{expected}`, which the policy does")]
+    OtherKeys {
+        /// Serial of the change.
+        serial: u64,
+        /// Names of the policy that it lacks.
+        expected: String,
+    },
+
     /// The release is for another name.
     #[error("the release is for `{found}`, expected `{expected}`")]
     OtherName {

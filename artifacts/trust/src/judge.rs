@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::error::TrustError;
 use crate::key::{PublisherKey, ReleaseSignature};
+use crate::keys::{SignedKeys, TurnedKeys, signers};
 use crate::policy::{OlderRule, Publisher, TrustPolicy, UnsignedRule};
 use crate::release::Release;
 use crate::seen::SeenReleases;
@@ -23,6 +24,8 @@ pub struct Claim<'a> {
     pub release: Option<&'a [u8]>,
     /// Contents of the `.minisig` files.
     pub signatures: &'a [&'a [u8]],
+    /// The publisher's changes of keys, in any order.
+    pub changes: &'a [SignedKeys<'a>],
 }
 
 /// Use of an accepted bundle.
@@ -54,6 +57,8 @@ pub enum Word {
         keys: Vec<PublisherKey>,
         /// Remarks for people.
         warnings: Vec<Warning>,
+        /// The publisher's keys, if it has changed them: to be remembered.
+        turned: Option<Box<TurnedKeys>>,
     },
     /// Nobody signed it, and the policy allows that.
     Unsigned,
@@ -94,7 +99,8 @@ pub fn judge(
     let Some(bytes) = claim.release.filter(|_| !claim.signatures.is_empty()) else {
         return unsigned(publisher.unsigned, claim, seen);
     };
-    let keys = signers(publisher, claim, bytes)?;
+    let publisher = &publisher.after(claim.changes)?;
+    let keys = release_signers(publisher, claim, bytes)?;
     let release = Release::parse(bytes)?;
     if !names.contains(&release.name) {
         return Err(TrustError::OtherName {
@@ -109,12 +115,17 @@ pub fn judge(
         });
     }
     let mut warnings = Vec::new();
-    check_number(publisher, &release, seen, &mut warnings)?;
+    let past = match &publisher.turned {
+        Some(turned) => &turned.past(&release.name, seen),
+        None => seen,
+    };
+    check_number(publisher, &release, past, &mut warnings)?;
     check_age(publisher, &release, purpose, moment, &mut warnings)?;
     Ok(Word::Signed {
         release,
         keys,
         warnings,
+        turned: publisher.turned.clone().map(Box::new),
     })
 }
 
@@ -133,8 +144,8 @@ fn unsigned(
     }
 }
 
-/// The publisher's keys that signed: each counts once, however often it signed.
-fn signers(
+/// The publisher's keys that signed the release, if they are enough.
+fn release_signers(
     publisher: &Publisher,
     claim: &Claim<'_>,
     bytes: &[u8],
@@ -143,11 +154,8 @@ fn signers(
     let signatures = signatures
         .map(|(bytes, number)| ReleaseSignature::parse(bytes, number))
         .collect::<Result<Vec<_>, _>>()?;
-    let signed = |key: &&PublisherKey| {
-        let mut signatures = signatures.iter();
-        signatures.any(|signature| key.has_signed(bytes, signature))
-    };
-    let keys: Vec<PublisherKey> = publisher.keys.iter().filter(signed).cloned().collect();
+    let signed = signers(&publisher.keys, bytes, &signatures);
+    let keys: Vec<PublisherKey> = signed.into_iter().cloned().collect();
     if keys.len() < publisher.threshold {
         return Err(TrustError::TooFewKeys {
             name: claim.name.to_owned(),

@@ -26,6 +26,14 @@ impl PublisherKey {
         &self.text
     }
 
+    /// The key and its label, as [`PublisherKey::from_str`] takes them.
+    pub(crate) fn to_line(&self) -> String {
+        match self.label.as_str() {
+            "" => self.text.clone(),
+            label => format!("{} {label}", self.text),
+        }
+    }
+
     /// Whether this key made the signature over these bytes. Legacy signatures, over the bytes and not their BLAKE2b,
     /// are not accepted: minisign 0.11 makes them only when asked to.
     pub fn has_signed(&self, bytes: &[u8], signature: &ReleaseSignature) -> bool {

@@ -10,6 +10,7 @@
 mod error;
 mod judge;
 mod key;
+mod keys;
 mod pattern;
 mod policy;
 mod release;
@@ -18,6 +19,7 @@ mod seen;
 pub use error::TrustError;
 pub use judge::{Claim, Moment, Purpose, Warning, Word, judge};
 pub use key::{PublisherKey, ReleaseSignature, SIGNATURE_BYTES_MAX};
+pub use keys::{CHANGES_MAX, KEYS_BYTES_MAX, KeyChange, SignedKeys, TurnedKeys};
 pub use pattern::NamePattern;
 pub use policy::{FileRule, OlderRule, Publisher, TrustPolicy, UnsignedRule};
 pub use release::{RELEASE_BYTES_MAX, Release, ReleaseSlice};

@@ -37,6 +37,14 @@ impl NamePattern {
         (self.has_star != rest.is_empty()).then_some(rest)
     }
 
+    /// Whether all names of another pattern are among those of this one.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        match self.has_star {
+            true => other.prefix.starts_with(&self.prefix),
+            false => other == self,
+        }
+    }
+
     /// The name that the pattern makes of a rest.
     pub(crate) fn with_rest(&self, rest: &str) -> String {
         format!("{}{rest}", self.prefix)

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::error::TrustError;
 use crate::key::PublisherKey;
+use crate::keys::{TurnedKeys, distinct};
 use crate::pattern::NamePattern;
 
 /// The policy of a machine. The default is that of a machine without a file: no publishers, and a person is asked.
@@ -36,6 +37,8 @@ pub struct Publisher {
     pub older: OlderRule,
     /// Age in days from which a release counts as stale, if there is one.
     pub stale_days: Option<u32>,
+    /// Its changes of keys, where a machine follows some.
+    pub(crate) turned: Option<TurnedKeys>,
 }
 
 /// Treatment of names without signature.
@@ -97,6 +100,18 @@ impl TrustPolicy {
             unsigned: raw.unsigned,
             files: raw.files,
             publishers: publishers.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The policy of a machine that has seen some changes of keys. Keys of the policy that were changed since begin anew.
+    ///
+    /// Errors: [`TrustError::NotAKey`], [`TrustError::Invalid`] for a memory that this program did not write.
+    pub fn remembering(&self, memory: &[TurnedKeys]) -> Result<Self, TrustError> {
+        let publishers = self.publishers.iter();
+        let publishers = publishers.map(|publisher| publisher.clone().remembered(memory));
+        Ok(Self {
+            publishers: publishers.collect::<Result<_, _>>()?,
+            ..self.clone()
         })
     }
 
@@ -183,13 +198,7 @@ impl RawPublisher {
                 "at least one name",
             ));
         }
-        let mut keys: Vec<PublisherKey> = Vec::new();
-        for text in &self.keys {
-            let key: PublisherKey = text.parse()?;
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
+        let keys = distinct(&self.keys)?;
         if !(1..=keys.len()).contains(&self.threshold) {
             let field = format!("publishers[{index}].threshold");
             let expected = format!("`1` to the number of different keys, `{}`", keys.len());
@@ -208,6 +217,7 @@ impl RawPublisher {
             unsigned: self.unsigned,
             older: self.older,
             stale_days: self.stale_days,
+            turned: None,
         })
     }
 }

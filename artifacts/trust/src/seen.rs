@@ -16,14 +16,27 @@ pub struct SeenReleases {
     pub withdrawn: BTreeSet<u64>,
     /// Whether an accepted release was signed.
     pub signed: bool,
+    /// Serial of the last change of keys that counted when one was accepted.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub keys_serial: u64,
+}
+
+fn is_none(serial: &u64) -> bool {
+    *serial == 0
 }
 
 impl SeenReleases {
-    /// Adds an accepted release. Nothing that was seen is forgotten.
+    /// Adds an accepted release. Nothing that was seen is forgotten, but numbers that a change of keys takes back.
     pub fn note(&mut self, word: &Word) {
-        let Word::Signed { release, .. } = word else {
+        let Word::Signed {
+            release, turned, ..
+        } = word
+        else {
             return;
         };
+        if let Some(turned) = turned {
+            *self = turned.past(&release.name, self);
+        }
         self.newest = self.newest.max(release.number);
         self.withdrawn.extend(&release.withdrawn);
         self.signed = true;

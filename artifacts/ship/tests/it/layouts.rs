@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use heg_ship::{Layout, SignedRelease, export_file, export_layout};
+use heg_ship::{Layout, SignedChange, SignedRelease, export_file, export_layout};
 
 use crate::bundles::{Content, Device, Told, bundle, chain, name, noise, open};
 
@@ -115,6 +115,10 @@ fn a_file_comes_back_as_it_was_with_its_statement() {
     let signed = SignedRelease {
         release: b"{}".to_vec(),
         signatures: vec![b"one".to_vec(), b"two".to_vec()],
+        changes: vec![SignedChange {
+            keys: b"[]".to_vec(),
+            signatures: vec![b"three".to_vec()],
+        }],
     };
     let device = Device::trusting();
     let pulled = device.import(&file, &name("one")).unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use heg_ship::{Layout, ModelName, SignedRelease, Statement, export_layout};
+use heg_ship::{Layout, ModelName, SignedChange, SignedRelease, Statement, export_layout};
 
 use crate::bundles::{Content, Device, Told, bundle, chain, name, open, skipped};
 
@@ -63,6 +63,21 @@ impl Publisher {
         let signed = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
         assert!(signed.unwrap().success());
         SignedRelease::read(&path).unwrap()
+    }
+}
+
+impl Publisher {
+    /// The signature over a text, as a key service gives it.
+    fn signature(&self, text: &[u8]) -> Vec<u8> {
+        let path = self.folder.path().join("change");
+        fs::write(&path, text).unwrap();
+        let mut command = Command::new("minisign");
+        command
+            .current_dir(&self.folder)
+            .args(["-S", "-s", "key.sec", "-m", "change"]);
+        let signed = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+        assert!(signed.unwrap().success());
+        fs::read(path.with_extension("minisig")).unwrap()
     }
 }
 
@@ -148,6 +163,51 @@ fn a_signed_name_takes_newer_releases_and_no_other_word() {
     step("back to what was withdrawn", opened(&chat));
     let path = world.folder.path().display().to_string();
     insta::assert_snapshot!("word", all.join("\n").replace(&path, "FOLDER"));
+}
+
+/// The change of keys travels with the release, through files and layouts, and the store remembers it for other names.
+#[test]
+fn a_publisher_changes_its_keys() {
+    let test = "a_publisher_changes_its_keys";
+    let Some((old, new)) = Publisher::new(test).zip(Publisher::new(test)) else {
+        return;
+    };
+    let (world, chat) = (World::new(), name("h.example/chat:stable"));
+    let mail = name("h.example/mail:stable");
+    let device = Device::with_policy(&old.policy(""));
+    let source = Layout::new(&world.layout);
+    let text = format!(
+        r#"{{"heg": "keys/1", "names": ["h.example/*"], "serial": 1, "threshold": 1, "keys": ["{}"]}}"#,
+        new.key
+    );
+    let change = SignedChange {
+        signatures: vec![
+            old.signature(text.as_bytes()),
+            new.signature(text.as_bytes()),
+        ],
+        keys: text.into_bytes(),
+    };
+    world.publish(0, Some(&old.release(&chat, 1, &[], &world.files[0])));
+    device.pull(&source, &chat).unwrap().unwrap();
+    let mut second = new.release(&chat, 2, &[], &world.files[1]);
+    world.publish(1, Some(&second));
+    let refused = chain(&device.pull(&source, &chat).unwrap_err());
+    assert!(refused.contains("`0` accepted keys"), "{refused}");
+    second.changes.push(change);
+    let path = world.folder.path().join("release.json");
+    second.write(&path).unwrap();
+    second = SignedRelease::read(&path).unwrap();
+    world.publish(1, Some(&second));
+    device.pull(&source, &chat).unwrap().unwrap();
+    device.has(&chat, &world.files[1]);
+    let held = device.store.name(&chat).unwrap().unwrap().now;
+    device.trust.at_open(&device.store, &chat, &held).unwrap();
+
+    world.publish(0, Some(&old.release(&mail, 1, &[], &world.files[0])));
+    let refused = chain(&device.pull(&source, &mail).unwrap_err());
+    assert!(refused.contains("`0` accepted keys"), "{refused}");
+    world.publish(0, Some(&new.release(&mail, 1, &[], &world.files[0])));
+    device.pull(&source, &mail).unwrap().unwrap();
 }
 
 /// Going back on purpose is not what an attacker does, and goes on to be allowed.

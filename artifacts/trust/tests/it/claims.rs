@@ -37,6 +37,7 @@ fn claim<'a>(signatures: &'a [&'a [u8]]) -> Claim<'a> {
         bundle: bundle(),
         release: Some(RELEASE),
         signatures,
+        changes: &[],
     }
 }
 
@@ -49,6 +50,7 @@ fn seen(newest: u64) -> SeenReleases {
         newest,
         withdrawn: [41].into(),
         signed: newest > 0,
+        keys_serial: 0,
     }
 }
 
@@ -60,6 +62,7 @@ fn told(outcome: Result<Word, TrustError>) -> String {
             release,
             keys,
             warnings,
+            turned: _,
         }) => {
             let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
             let mut text = format!("release {} by {}", release.number, keys.join(" and "));

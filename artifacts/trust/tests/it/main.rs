@@ -12,3 +12,4 @@
 mod claims;
 mod documents;
 mod program;
+mod rotation;

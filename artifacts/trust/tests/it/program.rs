@@ -63,6 +63,7 @@ fn minisign_signs_what_we_check() {
             bundle,
             release: Some(release.as_bytes()),
             signatures: &[signature],
+            changes: &[],
         };
         let (seen, moment) = (SeenReleases::default(), Moment::Unknown);
         judge(&policy, &claim, &seen, Purpose::Update, moment)

@@ -1,11 +1,13 @@
-//! A part that is being fetched: a file with room for all of it, and some pieces that are right already.
+//! A part that is being fetched: a file with room for what comes, and some pieces that are right already.
 //!
 //! There is no journal: which pieces are right is found out by hashing them. So a partial file survives kills, power cuts
 //! and weeks, and nothing that is in it is believed for being there.
 
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::path::PathBuf;
 
+use heg_artifacts::layout::ALIGNMENT;
 use heg_artifacts::{BLOCK_BYTES, BundleHead, FilePart, SectionBlocks};
 
 use crate::error::ShipError;
@@ -62,7 +64,8 @@ pub(crate) fn pieces(head: &BundleHead, part: &FilePart) -> Vec<Piece> {
 }
 
 impl Partial {
-    /// Opens the file of a part, with room for it.
+    /// Opens the file of a part, with its length. Room is reserved once it is known what has to be fetched: room under a
+    /// copy would stay taken on btrfs, though the copy shares blocks.
     pub(crate) fn open(
         store: &DeviceStore,
         index: usize,
@@ -78,12 +81,9 @@ impl Partial {
             .map_err(ShipError::io("inspect", &path))?
             .len();
         let expected = part_bytes(part);
-        if length > expected {
-            file.set_len(expected)
-                .map_err(ShipError::io("cut", &path))?;
-        }
-        if length < expected {
-            platform::reserve(&file, expected).map_err(ShipError::io("reserve room for", &path))?;
+        if length != expected {
+            let sized = file.set_len(expected);
+            sized.map_err(ShipError::io("set the length of", &path))?;
         }
         Ok(Self {
             part: index,
@@ -91,6 +91,27 @@ impl Partial {
             path,
             was_here: length > 0,
         })
+    }
+
+    /// Reserves room for pieces that are to be fetched: one range for neighbours.
+    pub(crate) fn reserve(&self, missing: &[Piece], part: &FilePart) -> Result<(), ShipError> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for piece in missing {
+            let end = piece.offset.saturating_add(piece.bytes);
+            match ranges.last_mut() {
+                Some(last) if piece.offset.saturating_sub(last.end) < ALIGNMENT => last.end = end,
+                _ => ranges.push(piece.offset..end),
+            }
+        }
+        if part.sections.is_empty() {
+            // The head, which is written whole.
+            ranges.push(0..part_bytes(part));
+        }
+        for range in ranges {
+            let reserved = platform::reserve(&self.file, range);
+            reserved.map_err(ShipError::io("reserve room for", &self.path))?;
+        }
+        Ok(())
     }
 
     /// Whether the file has a piece.

@@ -139,6 +139,7 @@ impl Plan {
             }
             let mut missing = plan.not_in_file(&partial, all);
             take_over(offer, &plan.blocks, &local, &labels, &partial, &mut missing)?;
+            partial.reserve(&missing, part)?;
             plan.partials.push(partial);
             plan.missing.push(missing);
         }

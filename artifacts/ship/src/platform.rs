@@ -3,6 +3,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 /// Takes the right to write from a part, and lets nobody else read it.
@@ -83,20 +84,25 @@ pub(crate) fn copy_range(_: &File, _: u64, _: &File, _: u64, _: u64) -> bool {
     false
 }
 
-/// Reserves room for a file of this length, which must not be longer now.
+/// Reserves room for a range within a file, where the file system can.
 #[cfg(target_os = "linux")]
-pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes),
+pub(crate) fn reserve(file: &File, range: Range<u64>) -> io::Result<()> {
+    let bytes = range.end.saturating_sub(range.start);
+    match rustix::fs::fallocate(
+        file,
+        rustix::fs::FallocateFlags::empty(),
+        range.start,
+        bytes,
+    ) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Gives a file its length.
+/// Reserves nothing: this system has no call for it.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    file.set_len(bytes)
+pub(crate) fn reserve(_: &File, _: Range<u64>) -> io::Result<()> {
+    Ok(())
 }
 
 /// Bytes that this user may still write to the file system of a folder; `None` if the system does not say.

@@ -119,6 +119,7 @@ impl DeviceStore {
         let folder = path.parent().unwrap_or(&path);
         let named = fs::create_dir_all(folder).and_then(|()| fs::rename(partial, &path));
         named.map_err(ShipError::io("create", &path))?;
+        sync_folder(folder)?;
         self.note_part(id)
     }
 
@@ -140,10 +141,7 @@ impl DeviceStore {
     /// Puts the view of a bundle whose parts are all here, so that it survives a power cut.
     pub(crate) fn put_view(&self, bundle: SectionId, parts: &[FilePart]) -> Result<(), ShipError> {
         let view = View::of(parts).map_err(ShipError::bundle(bundle.short()))?;
-        for part in view.parts() {
-            let path = part.id.path_in(&self.parts());
-            sync_folder(path.parent().unwrap_or(&path))?;
-        }
+        // Each part's own folder was synced when the part came.
         sync_folder(&self.parts())?;
         let views = self.inner(VIEWS)?;
         let path = views.path().join(bundle.to_string());

@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 use crate::worlds::{check, worlds};
 
 /// The seeds of an ordinary test run.
-const WORLDS: Range<u64> = 0..20_000;
+const WORLDS: Range<u64> = 0..8_000;
 /// The seeds of worlds with many faults.
 const FAULT_WORLDS: Range<u64> = 0..1500;
 /// A world of a longer run: a preempted prompt has waited long enough to have the iGPU, and another overdue prompt has

@@ -9,7 +9,7 @@ use crate::scenario::Scenario;
 use crate::worlds::{check, worlds};
 
 /// The seeds of an ordinary test run.
-const WORLDS: Range<u64> = 0..20_000;
+const WORLDS: Range<u64> = 0..8_000;
 
 #[test]
 fn every_rule_holds() {

@@ -12,7 +12,7 @@ use crate::asking::{AskedPhase, Asking};
 use crate::attention::AttentionScratch;
 use crate::call::CpuCall;
 use crate::divider::{Divided, Divider};
-use crate::division::{Division, Partition, SIDES, WorkItem, index};
+use crate::division::{Division, Partition, WorkItem, index};
 use crate::error::CpuError;
 use crate::execution::Execution;
 use crate::kernel::CpuKernel;
@@ -123,6 +123,9 @@ impl CpuDevice {
     /// A pair of devices that runs every order together; both end at the same time if the partition is right. Results
     /// are those of a single device. `sides`: the threads of each; the caller's thread belongs to the first.
     ///
+    /// With a partner in place of a side's processors, that side has one thread, which gives the partner work, and the
+    /// caller's belongs to the other: a partner that gets nothing costs no hand-over.
+    ///
     /// # Errors
     ///
     /// As [`placed`](Self::placed).
@@ -131,24 +134,18 @@ impl CpuDevice {
         sides: &[Placement; 2],
         how: Synchronisation,
         partition: Box<dyn Partition>,
+        partner: Option<PartnerSide>,
     ) -> Result<Self, CpuError> {
         let crews = sides.each_ref().map(crew_of);
-        let pool = Pool::pair(crews, how)?;
+        let side = partner.as_ref().map(|it| it.side);
+        let callers = side.map_or(Side::First, Side::other);
+        let pool = Pool::pair(crews, callers, how)?;
         Ok(Self {
             partition: Some(partition),
-            ..Self::over(isa, pool, crews.map(|crew| crew.threads))?
-        })
-    }
-
-    /// The pair with a partner in place of a side's processors; the side has one thread, which gives the partner work.
-    #[must_use]
-    pub fn with_partner(self, partner: Option<PartnerSide>) -> Self {
-        let side = partner.as_ref().map(|it| it.side);
-        Self {
             pace: side.map_or_else(Pace::default, Pace::beside),
             partner,
-            ..self
-        }
+            ..Self::over(isa, pool, crews.map(|crew| crew.threads))?
+        })
     }
 
     fn over(isa: Isa, pool: Pool, crews: [usize; 2]) -> Result<Self, CpuError> {
@@ -261,7 +258,7 @@ impl CpuDevice {
             let begin = is_pair.then(Instant::now);
             let ran = execution.run(taken, phase)?;
             if let Some(begin) = begin {
-                let own = SIDES[usize::from(taken.thread >= self.crews[0])];
+                let own = taken.own;
                 self.pace.note(own, &phase, ran, begin.elapsed());
                 self.clock.note(taken.phase, taken.side, own, begin);
                 if let Some((watch, busy)) = watch.as_ref().zip(ran.busy) {

@@ -16,7 +16,7 @@ use heg_spec::{Cut, CutProduct, Side};
 
 use crate::call::CpuCall;
 use crate::device::Address;
-use crate::division::{Area, Division, SIDES, WorkItem};
+use crate::division::{Area, Division, WorkItem};
 use crate::error::CpuError;
 use crate::execution::{Execution, Ran};
 use crate::pool::Taken;
@@ -217,7 +217,7 @@ impl Execution<'_> {
         parts: &[Part],
         division: Division,
     ) -> Result<Ran, CpuError> {
-        let own = SIDES[usize::from(taken.thread >= self.crews[0])];
+        let own = taken.own;
         let by_partner = match own == taken.side {
             true => self.product_by_partner(step, parts, division),
             false => Ok(ByPartner::Ended),

@@ -46,11 +46,11 @@ pub(crate) struct Crew<'a> {
     pub(crate) kept_on: &'a [usize],
 }
 
-/// The threads of one device, including the caller's, which belongs to the first side.
+/// The threads of one device, including the caller's.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Cores that threads of the first side are pinned to.
+    /// Cores that threads of the caller's side are pinned to.
     kept_on: Vec<usize>,
     /// The latest caller, which is pinned there, too.
     caller: Option<ThreadId>,
@@ -69,8 +69,10 @@ struct Shared {
     threads: OnceLock<Vec<Thread>>,
     /// Whether a piece panicked that no other side could redo.
     is_broken: AtomicBool,
-    /// Number of threads of the first side; higher numbers are the second's.
-    first_threads: usize,
+    /// The caller's side.
+    callers: Side,
+    /// Number of its threads; higher numbers are the other side's.
+    callers_threads: usize,
     /// Barrier between two sides; `None` for a single device.
     barrier: Option<Arc<PairBarrier>>,
 }
@@ -78,15 +80,29 @@ struct Shared {
 impl Pool {
     /// A pool of the threads of one side.
     pub(crate) fn new(crew: Crew<'_>) -> Result<Self, CpuError> {
-        Self::with(&[crew], None)
+        Self::with(&[crew], Side::First, None)
     }
 
-    /// A pool of the threads of two sides.
-    pub(crate) fn pair(crews: [Crew<'_>; 2], how: Synchronisation) -> Result<Self, CpuError> {
-        Self::with(&crews, Some(Arc::new(PairBarrier::new(how))))
+    /// A pool of the threads of two sides; the caller's belongs to `callers`.
+    pub(crate) fn pair(
+        crews: [Crew<'_>; 2],
+        callers: Side,
+        how: Synchronisation,
+    ) -> Result<Self, CpuError> {
+        let [first, second] = crews;
+        let crews = match callers {
+            Side::First => [first, second],
+            Side::Second => [second, first],
+        };
+        Self::with(&crews, callers, Some(Arc::new(PairBarrier::new(how))))
     }
 
-    fn with(crews: &[Crew<'_>], barrier: Option<Arc<PairBarrier>>) -> Result<Self, CpuError> {
+    /// A pool of some crews, the caller's first.
+    fn with(
+        crews: &[Crew<'_>],
+        callers: Side,
+        barrier: Option<Arc<PairBarrier>>,
+    ) -> Result<Self, CpuError> {
         let nothing: &'static Work<'static> = &|_| ControlFlow::Continue(());
         let first = crews.first();
         let shared = Arc::new(Shared {
@@ -96,7 +112,8 @@ impl Pool {
             ends: AtomicBool::new(false),
             threads: OnceLock::new(),
             is_broken: AtomicBool::new(false),
-            first_threads: first.map_or(1, |crew| crew.threads),
+            callers,
+            callers_threads: first.map_or(1, |crew| crew.threads),
             barrier,
         });
         let threads: usize = crews.iter().map(|crew| crew.threads).sum();
@@ -270,10 +287,10 @@ impl Shared {
 
     /// The side of a thread.
     fn side_of(&self, thread: usize) -> Side {
-        if thread < self.first_threads {
-            Side::First
+        if thread < self.callers_threads {
+            self.callers
         } else {
-            Side::Second
+            self.callers.other()
         }
     }
 
@@ -342,6 +359,7 @@ impl Shared {
                 queue,
                 Taken {
                     thread,
+                    own,
                     phase: number,
                     side,
                     piece,
@@ -359,7 +377,7 @@ impl Shared {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(())) => call.end.store(taken.phase + 1, Ordering::Relaxed),
             Err(_) => {
-                let own = self.side_of(taken.thread);
+                let own = taken.own;
                 if self
                     .barrier
                     .as_ref()
@@ -378,7 +396,7 @@ impl Shared {
             }
         }
         match &self.barrier {
-            Some(barrier) => barrier.piece_done(queue, self.side_of(taken.thread)),
+            Some(barrier) => barrier.piece_done(queue, taken.own),
             None => {
                 queue.done.fetch_add(1, Ordering::Release);
             }
@@ -437,6 +455,7 @@ impl Shared {
                     queue,
                     Taken {
                         thread,
+                        own: self.side_of(thread),
                         phase: number,
                         side,
                         piece,

@@ -17,6 +17,8 @@ pub(super) type Work<'a> = dyn Fn(Taken) -> ControlFlow<()> + Sync + 'a;
 pub(crate) struct Taken {
     /// The thread.
     pub(crate) thread: usize,
+    /// Its side.
+    pub(crate) own: Side,
     /// Index of the phase.
     pub(crate) phase: usize,
     /// The side that owns the piece: the thread's own, unless the other side is late or lost.

@@ -157,7 +157,7 @@ fn who_is_slow_takes_fewer_pieces() {
 }
 
 fn pair(how: Synchronisation) -> Pool {
-    Pool::pair([crew(1), crew(1)], how).unwrap()
+    Pool::pair([crew(1), crew(1)], Side::First, how).unwrap()
 }
 
 /// Equal phases, each with pieces of both sides.
@@ -181,6 +181,35 @@ fn sides_do_their_own_pieces_and_wait_for_each_other() {
             assert_eq!(pool.run(shared(12, of_side), &work).unwrap(), 12);
         }
         assert!(pool.watch().unwrap().hand_overs().count() > 0);
+    }
+}
+
+#[test]
+fn the_caller_belongs_to_the_side_that_is_asked_for() {
+    for callers in SIDES {
+        let mut pool = Pool::pair([crew(1), crew(1)], callers, Synchronisation::Fast).unwrap();
+        let caller = thread::current().id();
+        let seen = Mutex::new(Vec::new());
+        let work = |taken: Taken| {
+            let is_caller = thread::current().id() == caller;
+            assert_eq!(is_caller, taken.thread == 0);
+            if is_caller {
+                seen.lock().unwrap().push(taken.own);
+            }
+            GO_ON
+        };
+        pool.run(shared(200, [3, 3]), &work).unwrap();
+        // A call of the caller's side alone.
+        let alone = match callers {
+            Side::First => [1, 0],
+            Side::Second => [0, 1],
+        };
+        pool.run(shared(3, alone), &work).unwrap();
+        let seen = seen.into_inner().unwrap();
+        assert!(
+            seen.len() >= 3 && seen.iter().all(|own| *own == callers),
+            "{seen:?}"
+        );
     }
 }
 

@@ -101,7 +101,7 @@ fn cuts() -> Vec<Cut> {
 
 fn pair(isa: Isa, how: Synchronisation, partition: Box<dyn Partition>) -> CpuDevice {
     let sides = [NonZeroUsize::MIN; 2].map(Placement::anywhere);
-    CpuDevice::pair(isa, &sides, how, partition).unwrap()
+    CpuDevice::pair(isa, &sides, how, partition, None).unwrap()
 }
 
 /// Prompts in chunks one by one, and then decoding side by side.

@@ -199,11 +199,11 @@ fn beside(
     let layer = made(Some(&*partner));
     let sides = [NonZeroUsize::MIN; 2].map(Placement::anywhere);
     let how = Synchronisation::Fast;
-    let pair = CpuDevice::pair(Isa::best(), &sides, how, Box::new(ByRows)).unwrap();
-    let mut pair = pair.with_partner(Some(PartnerSide {
+    let beside = Some(PartnerSide {
         side: Side::First,
         partner: Arc::clone(&partner),
-    }));
+    });
+    let mut pair = CpuDevice::pair(Isa::best(), &sides, how, Box::new(ByRows), beside).unwrap();
     (
         run(&mut pair, &layer),
         made(None),

@@ -297,8 +297,8 @@ impl PairedRoles {
         }
         // Results are the same with any instructions, so both use those of the first.
         let isa = first.isa.unwrap_or_else(Isa::best);
-        let made = CpuDevice::pair(isa, &sides, self.setup.pairing.synchronisation, partition)?;
-        let made = made.with_partner(partner);
+        let how = self.setup.pairing.synchronisation;
+        let made = CpuDevice::pair(isa, &sides, how, partition, partner)?;
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.extend(made.watch().map(|watch| (role, watch)));
         Ok(made)

@@ -111,7 +111,7 @@ pub enum VectorLength {
 pub enum ScoreForm {
     /// The number that the head gives.
     Logit,
-    /// That number between 0 and 1, by the logistic function.
+    /// The number, mapped to 0 to 1 by the logistic function.
     Probability,
 }
 

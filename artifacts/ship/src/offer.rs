@@ -187,7 +187,7 @@ impl<'s> Offer<'s> {
         }
     }
 
-    /// Those ranges of an artifact's list that are needed, from the places in order from `first` on.
+    /// The needed ranges of an artifact's list, from the places in order from `first` on.
     fn listed_blocks(
         &self,
         source: &dyn BundleSource,

@@ -217,7 +217,7 @@ impl TurnedKeys {
     }
 }
 
-/// Those of some keys that signed: each counts once, however often it signed.
+/// The keys that signed: each counts once, however often it signed.
 pub(crate) fn signers<'k>(
     keys: &'k [PublisherKey],
     bytes: &[u8],

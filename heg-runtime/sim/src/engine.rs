@@ -30,7 +30,7 @@ use heg_workload::{Arrival, Trace};
 pub struct Machine {
     /// The DRAM that the devices share.
     pub memory: DramModel,
-    /// How its speed changes while it runs.
+    /// The changes of its speed during a run.
     pub drift: SpeedDrift,
     /// The power that the devices draw.
     pub power: PowerModel,

@@ -46,7 +46,7 @@ impl FittedCosts {
         }
     }
 
-    /// How much longer the launches took that these costs are fitted to, lane by lane in spans of a tenth of a second.
+    /// The drift of the launches that these costs are fitted to, by lane, in spans of a tenth of a second.
     pub(super) fn drift(&self, trace: &RunTrace) -> SpeedDrift {
         let mut spans = BTreeMap::<(Lane, u64), [f64; 2]>::new();
         for (launch, kind, (features, us)) in fitted(trace, self.model.layers) {

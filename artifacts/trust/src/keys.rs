@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use heg_artifacts::SectionId;
 use serde::{Deserialize, Serialize};
 
+use crate::document::SignedDocument;
 use crate::error::TrustError;
 use crate::key::{PublisherKey, ReleaseSignature};
 use crate::pattern::{NamePattern, is_name};
@@ -69,23 +70,7 @@ impl KeyChange {
     /// Errors: [`TrustError::TooLong`], [`TrustError::Version`], [`TrustError::Parse`], [`TrustError::Invalid`],
     /// [`TrustError::NotAKey`].
     pub fn parse(bytes: &[u8]) -> Result<Self, TrustError> {
-        TrustError::check_length(DOCUMENT, bytes, KEYS_BYTES_MAX)?;
-        let parse = |error: serde_json::Error| TrustError::Parse {
-            document: DOCUMENT,
-            line: error.line(),
-            column: error.column(),
-            message: error.to_string(),
-        };
-        let probe: VersionProbe = serde_json::from_slice(bytes).map_err(parse)?;
-        if probe.heg != VERSION {
-            return Err(TrustError::Version {
-                document: DOCUMENT,
-                found: probe.heg.chars().take(80).collect(),
-                expected: VERSION.to_owned(),
-            });
-        }
-        let raw: RawChange = serde_json::from_slice(bytes).map_err(parse)?;
-        raw.check()
+        DOCUMENT.read::<RawChange>(bytes)?.check()
     }
 
     /// The text that is signed. Equal changes give equal bytes.
@@ -93,7 +78,7 @@ impl KeyChange {
     /// Errors: [`TrustError::Invalid`] for a change that would not be read back.
     pub fn to_text(&self) -> Result<String, TrustError> {
         let raw = RawChange {
-            heg: VERSION.to_owned(),
+            heg: DOCUMENT.version.to_owned(),
             names: self.names.iter().map(ToString::to_string).collect(),
             serial: self.serial,
             threshold: self.threshold,
@@ -252,12 +237,6 @@ fn check_threshold(threshold: usize, keys: &[PublisherKey]) -> Result<usize, Tru
     }
 }
 
-/// The field that decides whether the others can be read.
-#[derive(Deserialize)]
-struct VersionProbe {
-    heg: String,
-}
-
 /// A change before its check. An unknown field is an error: what is signed is understood whole.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -304,7 +283,7 @@ impl RawChange {
 }
 
 fn invalid(field: &str, found: &str, expected: &str) -> TrustError {
-    TrustError::invalid(DOCUMENT, field, found, expected)
+    TrustError::invalid(DOCUMENT.name, field, found, expected)
 }
 
 /// Longest change that is read, in bytes. Chosen: a thousand keys.
@@ -313,5 +292,8 @@ pub const KEYS_BYTES_MAX: u64 = 256 << 10;
 /// Most changes, and most signatures of one, that are looked at. Chosen.
 pub const CHANGES_MAX: usize = 16;
 
-const DOCUMENT: &str = "change of keys";
-const VERSION: &str = "keys/1";
+const DOCUMENT: SignedDocument = SignedDocument {
+    name: "change of keys",
+    version: "keys/1",
+    bytes_max: KEYS_BYTES_MAX,
+};

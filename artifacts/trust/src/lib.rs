@@ -7,6 +7,7 @@
 //! Signatures are those of minisign (Ed25519 over BLAKE2b), so that any tool or key service that signs 64 bytes can make
 //! them. They cover the bytes of the release, never a parsed form of it.
 
+mod document;
 mod error;
 mod judge;
 mod key;

@@ -8,6 +8,7 @@ use heg_artifacts::plain::is_plain;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::document::SignedDocument;
 use crate::error::TrustError;
 use crate::pattern::is_name;
 
@@ -53,23 +54,7 @@ impl Release {
     ///
     /// Errors: [`TrustError::TooLong`], [`TrustError::Version`], [`TrustError::Parse`], [`TrustError::Invalid`].
     pub fn parse(bytes: &[u8]) -> Result<Self, TrustError> {
-        TrustError::check_length(DOCUMENT, bytes, RELEASE_BYTES_MAX)?;
-        let parse = |error: serde_json::Error| TrustError::Parse {
-            document: DOCUMENT,
-            line: error.line(),
-            column: error.column(),
-            message: error.to_string(),
-        };
-        let probe: VersionProbe = serde_json::from_slice(bytes).map_err(parse)?;
-        if probe.heg != VERSION {
-            return Err(TrustError::Version {
-                document: DOCUMENT,
-                found: probe.heg.chars().take(80).collect(),
-                expected: VERSION.to_owned(),
-            });
-        }
-        let raw: RawRelease = serde_json::from_slice(bytes).map_err(parse)?;
-        raw.check()
+        DOCUMENT.read::<RawRelease>(bytes)?.check()
     }
 
     /// The text that is signed. Equal releases give equal bytes.
@@ -77,7 +62,7 @@ impl Release {
     /// Errors: [`TrustError::Invalid`] for a release that would not be read back.
     pub fn to_text(&self) -> Result<String, TrustError> {
         let raw = RawRelease {
-            heg: VERSION.to_owned(),
+            heg: DOCUMENT.version.to_owned(),
             name: self.name.clone(),
             number: self.number,
             version: self.version.clone(),
@@ -96,12 +81,6 @@ impl Release {
     pub fn slice_of(&self, bundle: SectionId) -> Option<&ReleaseSlice> {
         self.slices.iter().find(|slice| slice.bundle == bundle)
     }
-}
-
-/// The field that decides whether the others can be read.
-#[derive(Deserialize)]
-struct VersionProbe {
-    heg: String,
 }
 
 /// A release before its check. An unknown field is an error: what is signed is understood whole.
@@ -206,11 +185,14 @@ fn timestamp(field: &str, text: &str) -> Result<Timestamp, TrustError> {
 }
 
 fn invalid(field: &str, found: &str, expected: &str) -> TrustError {
-    TrustError::invalid(DOCUMENT, field, found, expected)
+    TrustError::invalid(DOCUMENT.name, field, found, expected)
 }
 
 /// Longest release that is read, in bytes: a thousand slices. Chosen.
 pub const RELEASE_BYTES_MAX: u64 = 256 << 10;
 
-const DOCUMENT: &str = "release";
-const VERSION: &str = "release/1";
+const DOCUMENT: SignedDocument = SignedDocument {
+    name: "release",
+    version: "release/1",
+    bytes_max: RELEASE_BYTES_MAX,
+};

@@ -57,12 +57,14 @@ impl Asking {
         is_asked
     }
 
-    /// Learns from the phases of a completed order that the partner might have had a part of.
-    pub(crate) fn learn(&mut self, phases: impl Iterator<Item = AskedPhase>) {
+    /// Learns from the phases of a completed order that the partner might have had a part of. It stands for `orders`, the
+    /// others without a partner.
+    pub(crate) fn learn(&mut self, phases: impl Iterator<Item = AskedPhase>, orders: u32) {
         for phase in phases {
             let asked = self.of(phase.key);
             if !phase.has_part {
-                asked.without_ns = asked.without_ns.saturating_add(phase.took_ns);
+                let took_ns = phase.took_ns.saturating_mul(orders.into());
+                asked.without_ns = asked.without_ns.saturating_add(took_ns);
                 continue;
             }
             if !std::mem::replace(&mut asked.had_part, true) {
@@ -116,11 +118,12 @@ mod tests {
     fn order(asking: &mut Asking, phases: usize, asked_ns: u64) -> usize {
         asking.begin();
         let asked: Vec<bool> = (0..phases).map(|_| asking.asks(DOWN)).collect();
-        asking.learn(asked.iter().map(|has_part| AskedPhase {
+        let phases = asked.iter().map(|has_part| AskedPhase {
             key: DOWN,
             has_part: *has_part,
             took_ns: if *has_part { asked_ns } else { 1000 },
-        }));
+        });
+        asking.learn(phases, 1);
         asked.iter().filter(|asked| **asked).count()
     }
 
@@ -169,6 +172,7 @@ mod tests {
                     took_ns: 10,
                 }]
                 .into_iter(),
+                1,
             );
         }
         assert!(!asking.is_new(DOWN));

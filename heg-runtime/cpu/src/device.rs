@@ -24,9 +24,10 @@ use crate::partner::PartnerSide;
 use crate::placement::Placement;
 use crate::pool::{Crew, PairWatch, Pool, Taken};
 use crate::product::Panel;
+use crate::rests::{OrderKind, PartnerPart, Rests};
 use crate::solo_tuner::{PhaseTiming, SoloTuner};
 use heg_spec::policy::Synchronisation;
-use heg_spec::{Bug, Isa, Side, bug};
+use heg_spec::{Bug, Cut, Isa, Side, bug};
 
 /// Options of a device.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +56,10 @@ pub struct CpuDevice {
     solo_tuner: SoloTuner,
     /// Finds the products on which a partner is to be measured.
     asking: Asking,
+    /// Orders that run without the partner, undivided.
+    rests: Rests,
+    /// Time that the partner would need for the latest order, in ns; `None` if it was not divided, or that is not known.
+    partner_ns: Option<u64>,
     /// Times of parts, for a partition that is told.
     clock: PartClock,
     /// The running order.
@@ -174,6 +179,8 @@ impl CpuDevice {
             pace: Pace::default(),
             solo_tuner: SoloTuner::default(),
             asking: Asking::default(),
+            rests: Rests::default(),
+            partner_ns: None,
             clock: PartClock::default(),
             listed: ListedOrder::default(),
             attended: Vec::new(),
@@ -228,11 +235,15 @@ impl CpuDevice {
         for (kernel, call) in order {
             self.make_room(kernel, call.rows)?;
         }
-        self.list(order)?;
-        self.start_clock();
-        let scratch = Address(self.scratch.as_ptr());
-        let is_pair = self.partition.is_some();
         let partner = self.partner_side();
+        let rules = self.partition.as_ref().map_or(0, |it| it.rules());
+        let kind = OrderKind::of(order, rules).filter(|_| partner.is_some());
+        let alone = partner.filter(|_| kind.is_some_and(|kind| self.rests.take(kind)));
+        self.partner_ns = None;
+        self.list(order, alone.map(Side::other))?;
+        let is_measured = self.partition.is_some() && alone.is_none();
+        self.start_clock(is_measured);
+        let scratch = Address(self.scratch.as_ptr());
         let watch = partner.and_then(|_| self.watch());
         let run_piece = |taken: Taken| {
             let (phase, call) = self.listed.phase(taken.phase)?;
@@ -255,7 +266,7 @@ impl CpuDevice {
                 crews: self.crews,
                 partner,
             };
-            let begin = is_pair.then(Instant::now);
+            let begin = is_measured.then(Instant::now);
             let ran = execution.run(taken, phase)?;
             if let Some(begin) = begin {
                 let own = taken.own;
@@ -279,14 +290,18 @@ impl CpuDevice {
         if let Some(error) = broken.into_inner() {
             return Err(error);
         }
-        if is_pair {
-            self.learn(ran);
+        if is_measured {
+            self.learn(ran, kind);
         }
         Ok(self.listed.calls_in(ran))
     }
 
-    /// Lists the rows, phases and pieces of an order.
-    fn list(&mut self, order: &[(&CpuKernel, CpuCall<'_>)]) -> Result<(), Bug> {
+    /// Lists the rows, phases and pieces of an order; all of these for the side `alone`, if there is one.
+    fn list(
+        &mut self,
+        order: &[(&CpuKernel, CpuCall<'_>)],
+        alone: Option<Side>,
+    ) -> Result<(), Bug> {
         self.listed.clear();
         let partner = self.partner_side();
         let hand_over_ns = self.hand_over_ns();
@@ -302,9 +317,10 @@ impl CpuDevice {
                 .map(|it| (it.side, it.partner.forms())),
             hand_over_ns,
         });
-        let mut divide = |work: WorkItem, is_long: bool| match &mut divider {
-            Some(divider) => divider.divide(work, is_long),
-            None => Divided::by(Division::whole(&work)),
+        let mut divide = |work: WorkItem, is_long: bool| match (alone, &mut divider) {
+            (Some(alone), _) => Divided::by(Division::of(&Cut::Whole(alone), work)),
+            (None, Some(divider)) => divider.divide(work, is_long),
+            (None, None) => Divided::by(Division::whole(&work)),
         };
         for (number, (kernel, call)) in order.iter().enumerate() {
             let execution = Execution {
@@ -324,21 +340,29 @@ impl CpuDevice {
         Ok(())
     }
 
-    /// Learns from the first `ran` phases of an order, and tells the partition of them.
-    fn learn(&mut self, ran: usize) {
+    /// Learns from the first `ran` phases of an order, and tells the partition of them. `kind`: the order's, beside a
+    /// partner.
+    fn learn(&mut self, ran: usize, kind: Option<OrderKind>) {
         self.pace.learn();
-        self.tune_solo(ran);
-        self.note_asked(ran);
+        let orders = kind.map_or(1, |kind| self.rests.stands_for(kind));
+        self.tune_solo(ran, orders);
+        if let Some((partner, kind)) = self.partner_side().zip(kind) {
+            self.note_asked(ran, partner, orders);
+            self.partner_ns = self.sum_partner_ns(partner);
+            self.rests.learn(kind, self.part_of(partner, ran));
+        }
         self.tell(ran);
     }
 
     /// Time that a partner would be busy with all products of the latest order, by its measured parts; `None` without a
-    /// partner, or before it was.
-    pub fn partner_ns(&self) -> Option<u64> {
-        let partner = self.partner_side()?;
+    /// partner, before it was measured, and for an order that was not divided.
+    pub const fn partner_ns(&self) -> Option<u64> {
+        self.partner_ns
+    }
+
+    fn sum_partner_ns(&self, partner: Side) -> Option<u64> {
         let mut all_ns = 0.0;
-        for number in 0..self.listed.len() {
-            let (phase, _) = self.listed.phase(number).ok()?;
+        for phase in self.listed.phases() {
             let key = phase.pace_key();
             if phase.is_shared && self.asking.is_new(key) && phase.units > 0 {
                 return None;
@@ -348,10 +372,25 @@ impl CpuDevice {
         Some(all_ns as u64)
     }
 
-    /// Starts the clock of parts, if the partition is told of them.
-    fn start_clock(&mut self) {
+    /// The part that the partner had in the first `ran` phases.
+    fn part_of(&self, partner: Side, ran: usize) -> PartnerPart {
+        let phases = self.listed.phases().iter().take(ran);
+        let own = phases.filter(|phase| phase.pieces[index(partner)] > 0);
+        let of_phase = own.map(|phase| match phase.is_question {
+            true => PartnerPart::Questions,
+            false => PartnerPart::Parts,
+        });
+        of_phase.max().unwrap_or(PartnerPart::Nothing)
+    }
+
+    /// Starts the clock of parts of a measured order, if the partition is told of them.
+    fn start_clock(&mut self, is_measured: bool) {
         let is_told = self.partition.as_ref().is_some_and(|it| it.is_told());
-        let phases = if is_told { self.listed.len() } else { 0 };
+        let phases = if is_told && is_measured {
+            self.listed.len()
+        } else {
+            0
+        };
         self.clock.start(phases);
     }
 
@@ -369,11 +408,10 @@ impl CpuDevice {
         }
     }
 
-    /// Passes the durations of the first `ran` phases to the tuner.
-    fn tune_solo(&mut self, ran: usize) {
-        let times_ns = self.pool.phases_ns().take(ran).enumerate();
-        let phases = times_ns.filter_map(|(number, took_ns)| {
-            let (phase, _) = self.listed.phase(number).ok()?;
+    /// Passes the durations of the first `ran` phases to the tuner, for `orders` like this.
+    fn tune_solo(&mut self, ran: usize, orders: u32) {
+        let phases = self.listed.phases().iter().zip(self.pool.phases_ns());
+        let phases = phases.take(ran).filter_map(|(phase, took_ns)| {
             Some(PhaseTiming {
                 memory_bound: phase.memory_bound?,
                 alone: sole_side(phase),
@@ -381,24 +419,20 @@ impl CpuDevice {
                 took_ns,
             })
         });
-        self.solo_tuner.learn(phases);
+        self.solo_tuner.learn(phases, orders);
     }
 
-    /// Notes which of the first `ran` phases a partner had a part of.
-    fn note_asked(&mut self, ran: usize) {
-        let Some(partner) = self.partner_side() else {
-            return;
-        };
-        let times_ns = self.pool.phases_ns().take(ran).enumerate();
-        let phases = times_ns.filter_map(|(number, took_ns)| {
-            let (phase, _) = self.listed.phase(number).ok()?;
+    /// Notes which of the first `ran` phases a partner had a part of, for `orders` like this.
+    fn note_asked(&mut self, ran: usize, partner: Side, orders: u32) {
+        let phases = self.listed.phases().iter().zip(self.pool.phases_ns());
+        let phases = phases.take(ran).filter_map(|(phase, took_ns)| {
             phase.is_shared.then(|| AskedPhase {
                 key: phase.pace_key(),
                 has_part: phase.pieces[index(partner)] > 0,
                 took_ns,
             })
         });
-        self.asking.learn(phases);
+        self.asking.learn(phases, orders);
     }
 
     /// Median time, by side, that a part takes beside its work before the other side has it.
@@ -443,7 +477,7 @@ impl CpuDevice {
 }
 
 /// The side that has all pieces of a phase; `None` if both have some.
-fn sole_side(phase: ListedPhase) -> Option<Side> {
+fn sole_side(phase: &ListedPhase) -> Option<Side> {
     match phase.pieces {
         [_, 0] => Some(Side::First),
         [0, _] => Some(Side::Second),

@@ -42,6 +42,12 @@ pub trait Partition: Send {
         false
     }
 
+    /// Number of the rules that it cuts by at present; it has another one under others. Beside a partner that got nothing of
+    /// some orders, further ones of the kind may run without a cut.
+    fn rules(&self) -> u32 {
+        0
+    }
+
     /// Whether it is told how long parts took. That costs two looks at the clock for each piece.
     fn is_told(&self) -> bool {
         false

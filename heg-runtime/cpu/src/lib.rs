@@ -33,6 +33,7 @@ mod platform;
 #[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]
 mod pool;
 mod product;
+mod rests;
 mod revision;
 #[allow(unsafe_code, reason = "calls of kernels")]
 mod row_steps;

@@ -46,6 +46,8 @@ pub(crate) struct ListedPhase {
     pub(crate) is_long: bool,
     /// Whether both sides of a pair can take part in it.
     pub(crate) is_shared: bool,
+    /// Whether a partner has a part of it to be measured, not to be faster.
+    pub(crate) is_question: bool,
     /// Set if it is bound by reading weights rather than by arithmetic.
     pub(crate) memory_bound: Option<MemoryBound>,
     pub(crate) weights: usize,
@@ -126,6 +128,7 @@ impl ListedOrder {
                 timing_key: timing_key(execution, index, division),
                 is_long: rows > FEW_ROWS,
                 is_shared: sole_side.is_none(),
+                is_question: divided.is_question,
                 // A question says nothing of what is faster.
                 memory_bound: MemoryBound::of(&work, rows > FEW_ROWS)
                     .filter(|_| !divided.is_question),
@@ -161,6 +164,11 @@ impl ListedOrder {
             }
         }
         end
+    }
+
+    /// The phases of the order.
+    pub(crate) fn phases(&self) -> &[ListedPhase] {
+        &self.phases
     }
 
     /// Number of phases.

@@ -93,14 +93,14 @@ impl SoloTuner {
         choice.next(faster)
     }
 
-    /// Learns from the phases of a completed order.
-    pub(crate) fn learn(&mut self, phases: impl Iterator<Item = PhaseTiming>) {
+    /// Learns from the phases of a completed order, which stands for `orders`.
+    pub(crate) fn learn(&mut self, phases: impl Iterator<Item = PhaseTiming>, orders: u32) {
         for ran in phases {
             if let Some(choice) = self.of(ran.memory_bound) {
                 choice.add(ran);
             }
         }
-        self.0.iter_mut().for_each(Choice::learn);
+        self.0.iter_mut().for_each(|choice| choice.learn(orders));
     }
 
     fn of(&mut self, memory_bound: MemoryBound) -> Option<&mut Choice> {
@@ -162,14 +162,14 @@ impl Choice {
         }
     }
 
-    /// Evaluates a completed order.
-    fn learn(&mut self) {
+    /// Evaluates a completed order, which stands for `orders`.
+    fn learn(&mut self, orders: u32) {
         if !std::mem::take(&mut self.is_listed) {
             return;
         }
         let took = std::mem::take(&mut self.running);
         if let Some(now) = took[usize::from(self.alone.is_some())] {
-            self.age += 1;
+            self.age = self.age.saturating_add(orders);
             self.record(now);
         }
         if !self.is_comparing {
@@ -299,7 +299,7 @@ mod tests {
                 }
             });
             let ran: Vec<_> = ran.collect();
-            tuner.learn(ran.into_iter());
+            tuner.learn(ran.into_iter(), 1);
             ways.iter().flatten().count()
         }
 
@@ -381,7 +381,7 @@ mod tests {
                 took_ns: 1,
             };
             // A partition need not follow the choice.
-            tuner.learn([ran].into_iter());
+            tuner.learn([ran].into_iter(), 1);
         }
         assert!(!tried.is_empty() && tried.iter().all(|side| *side == Side::Second));
     }

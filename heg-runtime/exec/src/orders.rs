@@ -76,12 +76,14 @@ impl Executor {
                 self.launch_each(launches, batch, goes_on)
             }
             Ok(count) => {
+                let took = begin.elapsed();
                 if *count == launches.len() {
-                    ways.learn(kind, way, begin.elapsed());
+                    ways.learn(kind, way, took);
                 }
-                let pair = self.needs.loader.pair();
-                if let Some(pair) = pair.filter(|_| way == PairWay::Partner) {
-                    pair.count_partner_pass();
+                match (self.needs.loader.pair(), way) {
+                    (Some(pair), PairWay::Together) => ways.expect(kind, pair.prospect()),
+                    (Some(pair), PairWay::Partner) => pair.count_partner_pass(),
+                    (None, _) => {}
                 }
                 ran
             }
@@ -101,7 +103,7 @@ impl Executor {
         self.forms.way = match pair.only_way() {
             _ if pair.lost_side().is_some() => PairWay::Together,
             Some(way) => way,
-            None => ways.choose(kind, pair.prospect()),
+            None => ways.choose(kind, pair.first_prospect()),
         };
         Some(kind)
     }

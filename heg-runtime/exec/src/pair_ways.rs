@@ -70,6 +70,7 @@ pub(crate) struct PairWays {
 struct Choice {
     kind: PassKind,
     way: PairWay,
+    prospect: Prospect,
     /// Times of the latest passes on this way, in ns.
     recent: Vec<u64>,
     /// The time of a pass when the way was chosen, in ns.
@@ -90,18 +91,25 @@ struct Trial {
 }
 
 impl PairWays {
-    /// The way of the next pass of a kind.
+    /// The way of the next pass of a kind. `prospect`: that of passes that nothing is known of.
     pub(crate) fn choose(&mut self, kind: PassKind, prospect: Prospect) -> PairWay {
         if self.is_lost {
             return PairWay::Together;
         }
-        self.of(kind, prospect.first_way()).next(prospect)
+        self.of(kind, prospect).next()
+    }
+
+    /// Notes the prospect of the device in passes of a kind, as the latest one that both ran says; `Unknown`: it says nothing.
+    pub(crate) fn expect(&mut self, kind: PassKind, prospect: Prospect) {
+        if prospect != Prospect::Unknown {
+            self.of(kind, prospect).prospect = prospect;
+        }
     }
 
     /// Learns from a pass that ran to its end.
     pub(crate) fn learn(&mut self, kind: PassKind, way: PairWay, took: Duration) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.of(kind, way).learn(way, took_ns);
+        self.of(kind, Prospect::Unknown).learn(way, took_ns);
     }
 
     /// Leaves all further passes to the pair.
@@ -109,13 +117,13 @@ impl PairWays {
         self.is_lost = true;
     }
 
-    fn of(&mut self, kind: PassKind, first: PairWay) -> &mut Choice {
+    fn of(&mut self, kind: PassKind, prospect: Prospect) -> &mut Choice {
         let known = self.choices.iter().position(|choice| choice.kind == kind);
         let at = known.unwrap_or_else(|| {
             if self.choices.len() == KINDS_MAX {
                 self.choices.remove(0);
             }
-            self.choices.push(Choice::new(kind, first));
+            self.choices.push(Choice::new(kind, prospect));
             self.choices.len() - 1
         });
         &mut self.choices[at]
@@ -123,10 +131,11 @@ impl PairWays {
 }
 
 impl Choice {
-    const fn new(kind: PassKind, first: PairWay) -> Self {
+    const fn new(kind: PassKind, prospect: Prospect) -> Self {
         Self {
             kind,
-            way: first,
+            way: prospect.first_way(),
+            prospect,
             recent: Vec::new(),
             usual_ns: 0,
             passes: 0,
@@ -135,8 +144,8 @@ impl Choice {
         }
     }
 
-    fn next(&mut self, prospect: Prospect) -> PairWay {
-        if self.trial.is_none() && self.is_due() && self.is_promising(prospect) {
+    fn next(&mut self) -> PairWay {
+        if self.trial.is_none() && self.is_due() && self.is_promising() {
             self.trial = Some(Trial::default());
         }
         match &self.trial {
@@ -153,8 +162,8 @@ impl Choice {
         is_known && (self.passes >= self.interval || (has_changed && self.passes >= CHANGED_AFTER))
     }
 
-    fn is_promising(&self, prospect: Prospect) -> bool {
-        match (self.way, prospect) {
+    fn is_promising(&self) -> bool {
+        match (self.way, self.prospect) {
             (PairWay::Partner, _) | (PairWay::Together, Prospect::Whole) => true,
             (PairWay::Together, Prospect::Unknown) => false,
             (PairWay::Together, Prospect::Products { ns }) => {
@@ -287,7 +296,7 @@ mod tests {
         fn run_with(&mut self, ways: &mut PairWays, passes: usize, prospect: Prospect) -> f64 {
             let mut all = 0.0;
             for _ in 0..passes {
-                let way = ways.choose(KIND, prospect);
+                let way = ways.choose(KIND, Prospect::Unknown);
                 let usual = match way {
                     PairWay::Together => self.together_us,
                     PairWay::Partner => self.partner_us,
@@ -295,6 +304,7 @@ mod tests {
                 let interrupted = if self.noise.unit() < 0.02 { 3.0 } else { 1.0 };
                 let took = usual * interrupted * (0.99 + 0.02 * self.noise.unit());
                 ways.learn(KIND, way, Duration::from_nanos((took * 1e3) as u64));
+                ways.expect(KIND, prospect);
                 all += usual;
             }
             all / (passes as f64 * self.together_us.min(self.partner_us))

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter};
@@ -37,6 +37,26 @@ impl Partition for ByRows {
                 first: work.rows as u32 / 3,
             },
         }
+    }
+}
+
+/// Gives a partner nothing until it is told to, and counts the cuts that it is asked for.
+struct Quiet {
+    gives: Arc<AtomicBool>,
+    cuts: Arc<AtomicU64>,
+}
+
+impl Partition for Quiet {
+    fn cut(&self, work: WorkItem) -> Cut {
+        self.cuts.fetch_add(1, Ordering::Relaxed);
+        match self.gives.load(Ordering::Relaxed) {
+            true => ByRows.cut(work),
+            false => Cut::Whole(Side::Second),
+        }
+    }
+
+    fn rules(&self) -> u32 {
+        u32::from(self.gives.load(Ordering::Relaxed))
     }
 }
 
@@ -184,31 +204,44 @@ fn alone(layer: &Layer) -> Sequences {
     run(&mut device.unwrap(), layer)
 }
 
-/// The layer's results on a pair with a partner, and the number of parts that this computed.
-fn beside(
+/// A pair of a thread and a partner that goes so far, the layer for it and for a CPU alone, and the partner's parts.
+fn pair(
     extent: Extent,
-    weights: ElementType,
-    activations: Activations,
-) -> (Sequences, Layer, u64) {
+    form: (ElementType, Activations),
+    partition: Box<dyn Partition>,
+) -> (CpuDevice, [Layer; 2], Arc<AtomicU64>) {
     let parts = Arc::new(AtomicU64::new(0));
     let partner: Arc<dyn Partner> = Arc::new(Mock {
         extent,
         parts: Arc::clone(&parts),
     });
+    let (weights, activations) = form;
     let made = |partner| Layer::beside(SIZES, weights, activations, ElementType::F32, 5, partner);
-    let layer = made(Some(&*partner));
+    let layers = [Some(&*partner), None].map(made);
     let sides = [NonZeroUsize::MIN; 2].map(Placement::anywhere);
-    let how = Synchronisation::Fast;
     let beside = Some(PartnerSide {
         side: Side::First,
         partner: Arc::clone(&partner),
     });
-    let mut pair = CpuDevice::pair(Isa::best(), &sides, how, Box::new(ByRows), beside).unwrap();
-    (
-        run(&mut pair, &layer),
-        made(None),
-        parts.load(Ordering::Relaxed),
-    )
+    let made = CpuDevice::pair(
+        Isa::best(),
+        &sides,
+        Synchronisation::Fast,
+        partition,
+        beside,
+    );
+    (made.unwrap(), layers, parts)
+}
+
+/// The layer's results on a pair that cuts each product, and the number of parts that its partner computed.
+fn beside(
+    extent: Extent,
+    weights: ElementType,
+    activations: Activations,
+) -> (Sequences, Layer, u64) {
+    let (mut pair, [layer, alone], parts) = pair(extent, (weights, activations), Box::new(ByRows));
+    let found = run(&mut pair, &layer);
+    (found, alone, parts.load(Ordering::Relaxed))
 }
 
 #[test]
@@ -237,4 +270,32 @@ fn what_a_partner_does_not_compute_has_the_bits_of_the_cpu() {
         assert!(found == alone(&layer), "{extent:?}");
         assert_eq!(parts, 0);
     }
+}
+
+#[test]
+fn orders_that_give_a_partner_nothing_are_seldom_divided_until_the_rules_change() {
+    let (gives, cuts) = (Arc::default(), Arc::default());
+    let partition = Quiet {
+        gives: Arc::clone(&gives),
+        cuts: Arc::clone(&cuts),
+    };
+    let form = (ElementType::I8, Activations::I8);
+    let (mut pair, [layer, no_partners], parts) = pair(Extent::All, form, Box::new(partition));
+    let expected = alone(&no_partners);
+    let mut of_runs = |runs: usize| {
+        let before = cuts.load(Ordering::Relaxed);
+        for _ in 0..runs {
+            assert!(run(&mut pair, &layer) == expected);
+        }
+        cuts.load(Ordering::Relaxed) - before
+    };
+    let first = of_runs(1);
+    assert!(first > 0);
+    of_runs(150);
+    let later = of_runs(64);
+    assert!(later <= 2 * first, "{later} cuts, and {first} at first");
+    assert_eq!(parts.load(Ordering::Relaxed), 0);
+    gives.store(true, Ordering::Relaxed);
+    assert!(run(&mut pair, &layer).distance(&expected) < 0.02);
+    assert!(parts.load(Ordering::Relaxed) > 0);
 }

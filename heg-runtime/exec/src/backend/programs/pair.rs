@@ -3,7 +3,7 @@
 //! is idle (HeteroLLM §4).
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use heg_cpu::{CpuDevice, Isa, PairWatch, PartTimes, PartnerForms, PartnerSide, Placement};
@@ -35,7 +35,7 @@ pub struct PairedRoles {
     orders: AtomicU64,
     /// Passes that the partner ran alone.
     partner_passes: AtomicU64,
-    /// Time that the partner would need for the products of the latest order, in ns; 0 before it is known.
+    /// Time that the partner would need for the products of the latest order, in ns; 0 if that is not known.
     partner_ns: AtomicU64,
     /// The way of all passes, if it is not found by trying.
     only_way: Mutex<Option<PairWay>>,
@@ -60,6 +60,8 @@ struct OneLane {
 /// The partition of work between the roles.
 struct Shares {
     partition: Mutex<Box<dyn Partition>>,
+    /// Times that the partition was replaced.
+    replaced: AtomicU32,
     /// Whether background work runs, which never takes both devices.
     is_background: AtomicBool,
 }
@@ -80,6 +82,7 @@ impl PairedRoles {
         let one_lane = || OneLane {
             shares: Arc::new(Shares {
                 partition: Mutex::new(partition(setup, Side::First, &cuts)),
+                replaced: AtomicU32::new(0),
                 is_background: AtomicBool::new(false),
             }),
             device: Mutex::default(),
@@ -137,6 +140,7 @@ impl PairedRoles {
             return false;
         };
         *shares.partition() = partition;
+        shares.replaced.fetch_add(1, Ordering::Relaxed);
         self.keep_to(Some(PairWay::Together));
         true
     }
@@ -210,16 +214,18 @@ impl PairedRoles {
         self.partner_passes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The prospect of the partner in passes that it may run alone.
-    pub(crate) fn prospect(&self) -> Prospect {
-        if self
-            .partner()
-            .is_some_and(|partner| !partner.shares_products)
-        {
-            return Prospect::Whole;
+    /// The prospect of the partner in passes that nothing is known of.
+    pub(crate) fn first_prospect(&self) -> Prospect {
+        match self.partner() {
+            Some(partner) if !partner.shares_products => Prospect::Whole,
+            _ => Prospect::Unknown,
         }
+    }
+
+    /// The prospect of the partner in passes like the latest one, if it ran these alone.
+    pub(crate) fn prospect(&self) -> Prospect {
         match self.partner_ns.load(Ordering::Relaxed) {
-            0 => Prospect::Unknown,
+            0 => self.first_prospect(),
             ns => Prospect::Products { ns },
         }
     }
@@ -328,6 +334,11 @@ impl Partition for AsTold {
         // Background work runs as it is told, at any speed.
         let is_background = self.0.is_background.load(Ordering::Relaxed);
         !is_background && self.0.partition().follows_speeds(work)
+    }
+
+    fn rules(&self) -> u32 {
+        let is_background = self.0.is_background.load(Ordering::Relaxed);
+        2 * self.0.replaced.load(Ordering::Relaxed) + u32::from(is_background)
     }
 
     fn is_told(&self) -> bool {

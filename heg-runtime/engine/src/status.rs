@@ -77,6 +77,8 @@ pub struct PartStatus {
     pub count: u64,
     /// Passes that the device ran alone.
     pub passes: u64,
+    /// Passes that the CPU ran without the device, since that was measured to be faster.
+    pub cpu_passes: u64,
     /// Median time that a part took beside the device's work, from its submission until the end was known, in ns.
     pub median_ns: u64,
     /// The 99th percentile of that time, in ns.
@@ -165,6 +167,7 @@ impl PairStatus {
             device: pair.partner_name().unwrap_or_default().to_owned(),
             count: pair.partner_parts(),
             passes: pair.partner_passes(),
+            cpu_passes: pair.cpu_passes(),
             median_ns: ns(&partner, 0.5),
             p99_ns: ns(&partner, 0.99),
         });

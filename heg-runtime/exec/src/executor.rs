@@ -304,7 +304,7 @@ impl Executor {
             }
         }
         let _ = self.descents.0.set(descents);
-        self.forms = FormTable::new(self.bundle.manifest(), ready)?;
+        self.forms = FormTable::new(self.bundle.manifest(), ready, self.needs.loader.pair())?;
         let loader = Arc::clone(&self.needs.loader);
         let layers = self.manifest().layers.len() as u32;
         self.recheck = Recheck::new(&loader, layers, &self.forms);

@@ -64,8 +64,12 @@ impl Executor {
             return self.launch_each(launches, batch, goes_on);
         };
         let (way, begin) = (self.forms.way, Instant::now());
+        let pair = self.needs.loader.pair().cloned();
+        let run_as = |way| pair.iter().for_each(|pair| pair.run_as(way));
+        run_as(way);
         let ran = self.launch_each(launches, batch, goes_on);
         self.forms.way = PairWay::Together;
+        run_as(PairWay::Together);
         let Some(ways) = &mut self.forms.ways else {
             return ran;
         };
@@ -80,10 +84,11 @@ impl Executor {
                 if *count == launches.len() {
                     ways.learn(kind, way, took);
                 }
-                match (self.needs.loader.pair(), way) {
-                    (Some(pair), PairWay::Together) => ways.expect(kind, pair.prospect()),
-                    (Some(pair), PairWay::Partner) => pair.count_partner_pass(),
-                    (None, _) => {}
+                if let Some(pair) = &pair {
+                    pair.count_pass(way);
+                    if way == PairWay::Together {
+                        ways.expect(kind, pair.prospect());
+                    }
                 }
                 ran
             }

@@ -1,9 +1,9 @@
-//! The way in which a pair with another device runs a pass: together, each product by both, or all of it by that device
-//! alone.
+//! The way in which a pair with another device runs a pass: together, each product by both, or all of it by one of them.
 //!
-//! A device that runs a pass alone has it as few submissions, where a pair waits for one at each product. So the faster way
-//! is found by trying: the device alone only where its part of products says that it may be faster, and either way now and
-//! then, in a few passes that end early where they are slower. Results are the same either way.
+//! A GPU that runs a pass alone has it as few submissions, where a pair waits for one at each product: results are the same
+//! either way. An NPU computes the areas that were compiled for it, whatever they take, or the CPU computes them: results are
+//! as near as either device's. The faster way is found by trying: a GPU alone only where its part of products says that it may
+//! be faster, and either way now and then, in a few passes that end early where they are slower.
 
 use std::time::Duration;
 
@@ -17,15 +17,8 @@ pub enum PairWay {
     Together,
     /// The device that is no CPU.
     Partner,
-}
-
-impl PairWay {
-    const fn other(self) -> Self {
-        match self {
-            Self::Together => Self::Partner,
-            Self::Partner => Self::Together,
-        }
-    }
+    /// The CPU.
+    Cpu,
 }
 
 /// The prospect of a device in a pass that it may run alone.
@@ -39,15 +32,6 @@ pub(crate) enum Prospect {
     Whole,
 }
 
-impl Prospect {
-    const fn first_way(self) -> PairWay {
-        match self {
-            Self::Whole => PairWay::Partner,
-            Self::Unknown | Self::Products { .. } => PairWay::Together,
-        }
-    }
-}
-
 /// Passes that take about the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PassKind {
@@ -58,8 +42,10 @@ pub(crate) struct PassKind {
 }
 
 /// The ways of a pair's passes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PairWays {
+    /// The way beside [`PairWay::Together`].
+    alone: PairWay,
     choices: Vec<Choice>,
     /// Whether the device failed, so that it runs nothing alone any more.
     is_lost: bool,
@@ -70,6 +56,8 @@ pub(crate) struct PairWays {
 struct Choice {
     kind: PassKind,
     way: PairWay,
+    /// The way that it does not run, but for trials.
+    other: PairWay,
     prospect: Prospect,
     /// Times of the latest passes on this way, in ns.
     recent: Vec<u64>,
@@ -91,6 +79,15 @@ struct Trial {
 }
 
 impl PairWays {
+    /// Ways of which one is `alone`, and the other both together.
+    pub(crate) const fn new(alone: PairWay) -> Self {
+        Self {
+            alone,
+            choices: Vec::new(),
+            is_lost: false,
+        }
+    }
+
     /// The way of the next pass of a kind. `prospect`: that of passes that nothing is known of.
     pub(crate) fn choose(&mut self, kind: PassKind, prospect: Prospect) -> PairWay {
         if self.is_lost {
@@ -123,7 +120,7 @@ impl PairWays {
             if self.choices.len() == KINDS_MAX {
                 self.choices.remove(0);
             }
-            self.choices.push(Choice::new(kind, prospect));
+            self.choices.push(Choice::new(kind, self.alone, prospect));
             self.choices.len() - 1
         });
         &mut self.choices[at]
@@ -131,10 +128,15 @@ impl PairWays {
 }
 
 impl Choice {
-    const fn new(kind: PassKind, prospect: Prospect) -> Self {
+    const fn new(kind: PassKind, alone: PairWay, prospect: Prospect) -> Self {
+        let (way, other) = match prospect {
+            Prospect::Whole => (alone, PairWay::Together),
+            Prospect::Unknown | Prospect::Products { .. } => (PairWay::Together, alone),
+        };
         Self {
             kind,
-            way: prospect.first_way(),
+            way,
+            other,
             prospect,
             recent: Vec::new(),
             usual_ns: 0,
@@ -149,7 +151,7 @@ impl Choice {
             self.trial = Some(Trial::default());
         }
         match &self.trial {
-            Some(_) => self.way.other(),
+            Some(_) => self.other,
             None => self.way,
         }
     }
@@ -163,10 +165,10 @@ impl Choice {
     }
 
     fn is_promising(&self) -> bool {
-        match (self.way, self.prospect) {
-            (PairWay::Partner, _) | (PairWay::Together, Prospect::Whole) => true,
-            (PairWay::Together, Prospect::Unknown) => false,
-            (PairWay::Together, Prospect::Products { ns }) => {
+        match (self.other, self.prospect) {
+            (PairWay::Cpu | PairWay::Together, _) | (PairWay::Partner, Prospect::Whole) => true,
+            (PairWay::Partner, Prospect::Unknown) => false,
+            (PairWay::Partner, Prospect::Products { ns }) => {
                 (ns as f64) < PROMISING * median(&self.recent)
             }
         }
@@ -216,7 +218,7 @@ impl Choice {
     }
 
     fn change(&mut self, usual: f64) {
-        self.way = self.way.other();
+        std::mem::swap(&mut self.way, &mut self.other);
         self.interval = AGAIN;
         self.usual_ns = usual as u64;
         self.recent.clear();
@@ -278,10 +280,10 @@ mod tests {
 
     const FAST: Prospect = Prospect::Products { ns: 1_000_000 };
 
-    /// Times of a pass, together and by the device alone, and of the device's first one.
+    /// Times of a pass, together and by a device alone.
     struct World {
         together_us: f64,
-        partner_us: f64,
+        alone_us: f64,
         noise: Seeded,
     }
 
@@ -299,7 +301,7 @@ mod tests {
                 let way = ways.choose(KIND, Prospect::Unknown);
                 let usual = match way {
                     PairWay::Together => self.together_us,
-                    PairWay::Partner => self.partner_us,
+                    PairWay::Partner | PairWay::Cpu => self.alone_us,
                 };
                 let interrupted = if self.noise.unit() < 0.02 { 3.0 } else { 1.0 };
                 let took = usual * interrupted * (0.99 + 0.02 * self.noise.unit());
@@ -307,7 +309,7 @@ mod tests {
                 ways.expect(KIND, prospect);
                 all += usual;
             }
-            all / (passes as f64 * self.together_us.min(self.partner_us))
+            all / (passes as f64 * self.together_us.min(self.alone_us))
         }
     }
 
@@ -315,7 +317,7 @@ mod tests {
         for seed in 1..=20 {
             check(&mut World {
                 together_us: 4450.0,
-                partner_us: 1870.0,
+                alone_us: 1870.0,
                 noise: Seeded::new(seed),
             });
         }
@@ -325,8 +327,8 @@ mod tests {
     fn the_faster_way_is_found_and_costs_less_than_three_percent_more() {
         worlds(|world| {
             for partner_us in [1870.0, 4000.0, 5000.0, 9000.0] {
-                world.partner_us = partner_us;
-                let mut ways = PairWays::default();
+                world.alone_us = partner_us;
+                let mut ways = PairWays::new(PairWay::Partner);
                 world.run(&mut ways, 40, Some(partner_us / 2.0));
                 let times = world.run(&mut ways, 20_000, Some(partner_us / 2.0));
                 assert!(times < 1.03, "{partner_us}: {times}");
@@ -337,9 +339,9 @@ mod tests {
     #[test]
     fn a_device_that_cannot_be_faster_is_never_tried() {
         worlds(|world| {
-            world.partner_us = 1e9;
+            world.alone_us = 1e9;
             for known in [None, Some(1e6)] {
-                let mut ways = PairWays::default();
+                let mut ways = PairWays::new(PairWay::Partner);
                 assert!(world.run(&mut ways, 20_000, known) < 1.0001);
             }
         });
@@ -349,8 +351,8 @@ mod tests {
     fn a_device_that_shares_no_product_begins_and_is_left_where_it_is_slower() {
         worlds(|world| {
             for partner_us in [1870.0, 9000.0] {
-                world.partner_us = partner_us;
-                let mut ways = PairWays::default();
+                world.alone_us = partner_us;
+                let mut ways = PairWays::new(PairWay::Partner);
                 assert_eq!(ways.choose(KIND, Prospect::Whole), PairWay::Partner);
                 world.run_with(&mut ways, 40, Prospect::Whole);
                 let times = world.run_with(&mut ways, 20_000, Prospect::Whole);
@@ -360,12 +362,25 @@ mod tests {
     }
 
     #[test]
+    fn a_cpu_that_is_faster_than_what_was_compiled_for_both_runs_passes_alone() {
+        worlds(|world| {
+            for (together_us, cpu_us) in [(9000.0, 1870.0), (1870.0, 4000.0), (1870.0, 90_000.0)] {
+                (world.together_us, world.alone_us) = (together_us, cpu_us);
+                let mut ways = PairWays::new(PairWay::Cpu);
+                world.run(&mut ways, 40, None);
+                let times = world.run(&mut ways, 20_000, None);
+                assert!(times < 1.03, "{cpu_us}: {times}");
+            }
+        });
+    }
+
+    #[test]
     fn a_way_that_has_become_slow_is_left() {
         worlds(|world| {
-            let mut ways = PairWays::default();
+            let mut ways = PairWays::new(PairWay::Partner);
             world.run(&mut ways, 300, Some(1000.0));
             assert_eq!(ways.choose(KIND, FAST), PairWay::Partner);
-            world.partner_us = 20_000.0;
+            world.alone_us = 20_000.0;
             world.run(&mut ways, 60, Some(1000.0));
             assert!(world.run(&mut ways, 200, Some(1000.0)) < 1.6);
         });
@@ -374,7 +389,7 @@ mod tests {
     #[test]
     fn a_lost_device_runs_nothing_alone() {
         worlds(|world| {
-            let mut ways = PairWays::default();
+            let mut ways = PairWays::new(PairWay::Partner);
             world.run(&mut ways, 300, Some(1000.0));
             ways.lose_partner();
             assert_eq!(ways.choose(KIND, FAST), PairWay::Together);

@@ -1,6 +1,7 @@
 //! The kernel and the forms of every launch, by layer and op group: found once, when all kernels are ready.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use heg_artifacts::manifest::{Kernel, Manifest, RopeTable};
 use heg_spec::Group;
@@ -8,6 +9,7 @@ use heg_spec::Group;
 use super::form::{BackendIndex, Form};
 use super::place::{Place, place_use, shared_place, unknown};
 use super::prepared::Prepared;
+use crate::backend::PairedRoles;
 use crate::error::ExecError;
 use crate::ladder::Rung;
 use crate::pair_ways::{PairWay, PairWays};
@@ -17,7 +19,7 @@ use heg_sched::Launch;
 #[derive(Default)]
 pub(super) struct FormTable {
     prepared: Vec<(Place, Prepared)>,
-    /// The ways of a pair whose partner runs every place alone, too.
+    /// The ways of a pair, if either device runs every place alone, too.
     pub(super) ways: Option<PairWays>,
     /// The way of the pass that runs.
     pub(super) way: PairWay,
@@ -72,7 +74,7 @@ impl Target {
 }
 
 impl FormTable {
-    /// Makes the table of a model whose places are all ready.
+    /// Makes the table of a model whose places are all ready, for a pair if it is one.
     ///
     /// # Errors
     ///
@@ -80,6 +82,7 @@ impl FormTable {
     pub(super) fn new(
         manifest: &Manifest,
         ready: BTreeMap<Place, Prepared>,
+        pair: Option<&Arc<PairedRoles>>,
     ) -> Result<Self, ExecError> {
         let prepared: Vec<(Place, Prepared)> = ready.into_iter().collect();
         let target = |layer, group| Target::new(manifest, &prepared, Launch { layer, group });
@@ -91,9 +94,12 @@ impl FormTable {
             ])
         });
         let mut all = prepared.iter();
-        let are_all_partners = all.all(|(_, prepared)| prepared.partners.is_some());
+        let alone = match all.all(|(_, prepared)| prepared.partners.is_some()) {
+            true => Some(PairWay::Partner),
+            false => pair.and_then(|pair| pair.way_of_programs()),
+        };
         Ok(Self {
-            ways: are_all_partners.then(PairWays::default),
+            ways: alone.map(PairWays::new),
             way: PairWay::default(),
             layers: layers.collect::<Result<_, ExecError>>()?,
             head: Some(target(None, Group::Head)?),

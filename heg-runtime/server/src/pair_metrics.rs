@@ -48,6 +48,8 @@ fn register_parts(registry: &mut Registry, parts: &PartStatus) {
     registry.register("pair_parts", help, counted(parts.count));
     let help = "Passes that the device beside the CPU ran alone";
     registry.register("pair_partner_passes", help, counted(parts.passes));
+    let help = "Passes that the CPU ran alone, since that was measured to be faster";
+    registry.register("pair_cpu_passes", help, counted(parts.cpu_passes));
     let help = "Time that a part took beside the device's work, since the start";
     let quantiles = quantiles(parts.median_ns, parts.p99_ns);
     registry.register_with_unit("pair_part", help, Unit::Seconds, quantiles);
@@ -86,6 +88,7 @@ mod tests {
                 device: "AI Boost".to_owned(),
                 count: 96,
                 passes: 12,
+                cpu_passes: 5,
                 median_ns: 40_960,
                 p99_ns: 163_840,
             }),
@@ -105,6 +108,7 @@ mod tests {
         let mut lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         lines.sort_unstable();
         insta::assert_snapshot!(lines.join("\n"), @r#"
+        heg_pair_cpu_passes_total 5
         heg_pair_cuts_total{source="bundle"} 300
         heg_pair_cuts_total{source="measured"} 7
         heg_pair_cuts_total{source="online"} 20

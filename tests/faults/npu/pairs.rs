@@ -279,6 +279,37 @@ fn a_bundle_without_pieces_is_a_threads_and_says_why() {
     assert_eq!(inside.log().count("run"), 0);
 }
 
+/// The NPU in software takes many times as long for its pieces as the thread.
+#[test]
+fn passes_that_an_npu_makes_slower_are_the_threads_alone() {
+    let test = "npu::pairs::passes_that_an_npu_makes_slower_are_the_threads_alone";
+    let Some((_, bundle)) = inside(test, Made::Bytes) else {
+        return;
+    };
+    let (mut both, roles, _) = pair(&bundle, &machine("F32"));
+    let mut alone = executor(&bundle, "host-cpu-f32", 32).unwrap();
+    let prompt = &Trained::TinyAgent8.prompts()[0];
+    let expected = logits(&mut alone, prompt);
+    let parts = roles.partner_parts();
+    let mut passes = |times: usize| {
+        let before = roles.cpu_passes();
+        for _ in 0..times {
+            let moved = distance(&logits(&mut both, prompt), &expected);
+            assert!(moved < MOVED_MAX, "{moved}");
+        }
+        roles.cpu_passes() - before
+    };
+    // Of each kind of pass some are both's, before it is known how long they take.
+    let first = passes(1);
+    assert!(first == 0 && roles.partner_parts() > parts);
+    passes(20);
+    let all = (4 * (chunks(prompt.len(), 32).count() + 2)) as u64;
+    let later = passes(4);
+    println!("{later} of {all} passes are the thread's alone");
+    assert!(later > 3 * all / 4, "{later} of {all}");
+    assert_eq!(roles.why_lost(), None);
+}
+
 /// Faults of the device, with whether it is lost to the pair by them.
 const FAULTS: [(&str, bool); 8] = [
     ("late@9", false),

@@ -178,6 +178,7 @@ fn parts_on_device(parts: &PartStatus) -> String {
         device,
         count,
         passes,
+        cpu_passes,
         median_ns,
         p99_ns,
     } = parts;
@@ -187,8 +188,12 @@ fn parts_on_device(parts: &PartStatus) -> String {
         0 => String::new(),
         passes => format!(", which ran {passes} passes alone"),
     };
+    let without = match cpu_passes {
+        0 => String::new(),
+        passes => format!("; the CPU ran {passes} passes without it, which is faster"),
+    };
     format!(
-        "parts  {median_us:>9.1} us  median way there and back of {count}, {p99_us:.1} us for 99 in 100; on {device}{alone}"
+        "parts  {median_us:>9.1} us  median way there and back of {count}, {p99_us:.1} us for 99 in 100; on {device}{alone}{without}"
     )
 }
 
@@ -326,11 +331,18 @@ mod tests {
             device: "AI Boost".to_owned(),
             count: 96,
             passes: 12,
+            cpu_passes: 0,
             median_ns: 40_960,
             p99_ns: 163_840,
         };
         let line = "parts       41.0 us  median way there and back of 96, 163.8 us for 99 in 100; on AI Boost, which ran 12 passes alone";
         assert_eq!(parts_on_device(&parts), line);
+        let faster = PartStatus {
+            cpu_passes: 30,
+            ..parts
+        };
+        let without = "; the CPU ran 30 passes without it, which is faster";
+        assert_eq!(parts_on_device(&faster), format!("{line}{without}"));
     }
 
     #[test]

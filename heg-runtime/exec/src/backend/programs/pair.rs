@@ -35,6 +35,8 @@ pub struct PairedRoles {
     orders: AtomicU64,
     /// Passes that the partner ran alone.
     partner_passes: AtomicU64,
+    /// Passes that the CPU ran alone, since it is faster.
+    cpu_passes: AtomicU64,
     /// Time that the partner would need for the products of the latest order, in ns; 0 if that is not known.
     partner_ns: AtomicU64,
     /// The way of all passes, if it is not found by trying.
@@ -60,10 +62,14 @@ struct OneLane {
 /// The partition of work between the roles.
 struct Shares {
     partition: Mutex<Box<dyn Partition>>,
+    /// The side of a CPU beside another device.
+    cpu: Side,
     /// Times that the partition was replaced.
     replaced: AtomicU32,
     /// Whether background work runs, which never takes both devices.
     is_background: AtomicBool,
+    /// Whether the CPU runs all of what both could.
+    is_cpus: AtomicBool,
 }
 
 impl Shares {
@@ -82,8 +88,12 @@ impl PairedRoles {
         let one_lane = || OneLane {
             shares: Arc::new(Shares {
                 partition: Mutex::new(partition(setup, Side::First, &cuts)),
+                cpu: setup.partner.as_ref().map_or(Side::Second, |partner| {
+                    side_of(partner.role, Side::First).other()
+                }),
                 replaced: AtomicU32::new(0),
                 is_background: AtomicBool::new(false),
+                is_cpus: AtomicBool::new(false),
             }),
             device: Mutex::default(),
         };
@@ -95,6 +105,7 @@ impl PairedRoles {
             watches: Mutex::default(),
             orders: AtomicU64::new(0),
             partner_passes: AtomicU64::new(0),
+            cpu_passes: AtomicU64::new(0),
             partner_ns: AtomicU64::new(0),
             only_way: Mutex::new(match (setup.pairing.level, &setup.partner) {
                 (PairLevel::Layer, Some(partner)) if partner.shares_products => {
@@ -119,6 +130,12 @@ impl PairedRoles {
     pub(crate) fn cuts_as_compiled(&self) -> bool {
         let forms = self.partner().map(|partner| partner.device.forms());
         forms == Some(PartnerForms::Compiled)
+    }
+
+    /// The way without the areas that were compiled for another device, if it has any: the CPU's programs run them.
+    pub(crate) fn way_of_programs(&self) -> Option<PairWay> {
+        let has_both = self.cuts_as_compiled() && self.is_one_lane();
+        has_both.then_some(PairWay::Cpu)
     }
 
     /// Announces the class of the launches that follow.
@@ -210,8 +227,25 @@ impl PairedRoles {
         self.partner_passes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_partner_pass(&self) {
-        self.partner_passes.fetch_add(1, Ordering::Relaxed);
+    /// Passes that the CPU ran without the areas that were compiled for another device, which takes longer for them.
+    pub fn cpu_passes(&self) -> u64 {
+        self.cpu_passes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_pass(&self, way: PairWay) {
+        let passes = match way {
+            PairWay::Together => return,
+            PairWay::Partner => &self.partner_passes,
+            PairWay::Cpu => &self.cpu_passes,
+        };
+        passes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has the launches that follow run one way.
+    pub(crate) fn run_as(&self, way: PairWay) {
+        if let Some(OneLane { shares, .. }) = &self.one_lane {
+            shares.is_cpus.store(way == PairWay::Cpu, Ordering::Relaxed);
+        }
     }
 
     /// The prospect of the partner in passes that nothing is known of.
@@ -327,6 +361,9 @@ impl Partition for AsTold {
         if self.0.is_background.load(Ordering::Relaxed) {
             return Cut::Whole(Side::Second);
         }
+        if self.0.is_cpus.load(Ordering::Relaxed) {
+            return Cut::Whole(self.0.cpu);
+        }
         self.0.partition().cut(work)
     }
 
@@ -337,8 +374,9 @@ impl Partition for AsTold {
     }
 
     fn rules(&self) -> u32 {
-        let is_background = self.0.is_background.load(Ordering::Relaxed);
-        2 * self.0.replaced.load(Ordering::Relaxed) + u32::from(is_background)
+        let [is_background, is_cpus] = [&self.0.is_background, &self.0.is_cpus]
+            .map(|is| u32::from(is.load(Ordering::Relaxed)));
+        4 * self.0.replaced.load(Ordering::Relaxed) + 2 * is_cpus + is_background
     }
 
     fn is_told(&self) -> bool {

@@ -236,12 +236,11 @@ impl CpuDevice {
             self.make_room(kernel, call.rows)?;
         }
         let partner = self.partner_side();
-        let rules = self.partition.as_ref().map_or(0, |it| it.rules());
-        let kind = OrderKind::of(order, rules).filter(|_| partner.is_some());
-        let alone = partner.filter(|_| kind.is_some_and(|kind| self.rests.take(kind)));
+        let kind = partner.and_then(|_| self.kind(order));
+        let rests = kind.is_some_and(|kind| self.rests.take(kind));
         self.partner_ns = None;
-        self.list(order, alone.map(Side::other))?;
-        let is_measured = self.partition.is_some() && alone.is_none();
+        self.list(order, partner.filter(|_| rests).map(Side::other))?;
+        let is_measured = self.partition.is_some() && !rests;
         self.start_clock(is_measured);
         let scratch = Address(self.scratch.as_ptr());
         let watch = partner.and_then(|_| self.watch());
@@ -294,6 +293,11 @@ impl CpuDevice {
             self.learn(ran, kind);
         }
         Ok(self.listed.calls_in(ran))
+    }
+
+    fn kind(&self, order: &[(&CpuKernel, CpuCall<'_>)]) -> Option<OrderKind> {
+        let partition = self.partition.as_ref()?;
+        OrderKind::of(order, partition.rules())
     }
 
     /// Lists the rows, phases and pieces of an order; all of these for the side `alone`, if there is one.
@@ -425,14 +429,13 @@ impl CpuDevice {
     /// Notes which of the first `ran` phases a partner had a part of, for `orders` like this.
     fn note_asked(&mut self, ran: usize, partner: Side, orders: u32) {
         let phases = self.listed.phases().iter().zip(self.pool.phases_ns());
-        let phases = phases.take(ran).filter_map(|(phase, took_ns)| {
-            phase.is_shared.then(|| AskedPhase {
-                key: phase.pace_key(),
-                has_part: phase.pieces[index(partner)] > 0,
-                took_ns,
-            })
+        let shared = phases.take(ran).filter(|(phase, _)| phase.is_shared);
+        let shared = shared.map(|(phase, took_ns)| AskedPhase {
+            key: phase.pace_key(),
+            has_part: phase.pieces[index(partner)] > 0,
+            took_ns,
         });
-        self.asking.learn(phases, orders);
+        self.asking.learn(shared, orders);
     }
 
     /// Median time, by side, that a part takes beside its work before the other side has it.

@@ -14,7 +14,7 @@ pub struct LabCommand {
 }
 
 /// All commands, in the order of the help.
-pub const LAB_COMMANDS: [LabCommand; 11] = [
+pub const LAB_COMMANDS: [LabCommand; 12] = [
     of_dev(
         "bench-attacks",
         "Attack the release server with hostile clients and models, beside another client, and print one table",
@@ -38,6 +38,10 @@ pub const LAB_COMMANDS: [LabCommand; 11] = [
     of_release(
         "bench-speculation",
         "Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up",
+    ),
+    of_dev(
+        "bench-state",
+        "Measure answers behind kept and baked state, what keeping costs, and whether strangers notice",
     ),
     of_dev(
         "check-twin",

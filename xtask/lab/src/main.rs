@@ -7,6 +7,7 @@ mod bench_pair;
 mod bench_peers;
 mod bench_serve;
 mod bench_speculation;
+mod bench_state;
 mod check_twin;
 mod evaluate;
 mod goal;
@@ -49,6 +50,7 @@ enum Command {
     BenchPeers(bench_peers::Args),
     BenchServe(bench_serve::Args),
     BenchSpeculation(bench_speculation::Args),
+    BenchState(bench_state::Args),
     CheckTwin(check_twin::Args),
     Evaluate(evaluate::Args),
     Performance(bench_peers::page::Args),
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::BenchPeers(args) => bench_peers::run(args),
         Command::BenchServe(args) => bench_serve::run(args),
         Command::BenchSpeculation(args) => bench_speculation::run(args),
+        Command::BenchState(args) => bench_state::run(args),
         Command::CheckTwin(args) => check_twin::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Performance(args) => bench_peers::page::run(args),

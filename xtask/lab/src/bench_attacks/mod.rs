@@ -8,10 +8,10 @@ mod models;
 mod other;
 mod report;
 mod scene;
-mod server;
+pub(crate) mod server;
 mod tree;
 mod verdict;
-mod wire;
+pub(crate) mod wire;
 
 use crate::output;
 use anyhow::{Context, Result};

@@ -18,31 +18,31 @@ use xtask::fail::Fail;
 use xtask::workspace::{heg, last_lines};
 
 /// The attacking client's token.
-pub(super) const ATTACKER: &str = "aaaa";
+pub(crate) const ATTACKER: &str = "aaaa";
 
 /// The token of the client measured beside it.
-pub(super) const OTHER: &str = "bbbb";
+pub(crate) const OTHER: &str = "bbbb";
 
 /// The token of an operator, who sees the load of all clients.
 pub(super) const OPERATOR: &str = "cccc";
 
 /// The settings for starting a server.
 #[derive(Debug, Clone)]
-pub(super) struct Start {
-    pub(super) heg: PathBuf,
-    pub(super) bundle: PathBuf,
+pub(crate) struct Start {
+    pub(crate) heg: PathBuf,
+    pub(crate) bundle: PathBuf,
     /// Options of `heg serve` beside port and tokens.
-    pub(super) options: Vec<String>,
+    pub(crate) options: Vec<String>,
     /// Address space limit of each of its processes, in GiB.
-    pub(super) address_gib: u64,
+    pub(crate) address_gib: u64,
     /// Largest number of open files and connections.
-    pub(super) files: u64,
+    pub(crate) files: u64,
     /// Whether the server knows the tokens of the two clients and the operator.
-    pub(super) tokens: bool,
+    pub(crate) tokens: bool,
 }
 
 /// A running server, stopped when dropped.
-pub(super) struct AttackedServer {
+pub(crate) struct AttackedServer {
     child: Child,
     port: u16,
     /// Its output, and the file of tokens.
@@ -51,7 +51,7 @@ pub(super) struct AttackedServer {
 
 impl Start {
     /// Starts the server and waits until it answers.
-    pub(super) fn server(&self) -> Result<AttackedServer> {
+    pub(crate) fn server(&self) -> Result<AttackedServer> {
         let folder = TempDir::new().context("cannot make a folder for the server's log")?;
         let tokens = folder.path().join("tokens");
         let lines = format!("attacker {ATTACKER}\nother {OTHER}\nwatch {OPERATOR} operator\n");
@@ -133,7 +133,7 @@ impl AttackedServer {
         port.parse().ok()
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// A connection to the server.
-pub(super) struct Wire {
+pub(crate) struct Wire {
     stream: TcpStream,
     /// Received bytes that belong to no answer yet.
     ahead: Vec<u8>,
@@ -14,14 +14,14 @@ pub(super) struct Wire {
 
 /// An answer, read completely.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
 }
 
 /// The outcome of waiting for an answer.
 #[derive(Debug)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     Answered(Reply),
     /// The connection was closed before the answer was complete.
     Cut,
@@ -31,10 +31,10 @@ pub(super) enum Ending {
 
 /// The status line and the headers of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) status: u16,
+pub(crate) struct Head {
+    pub(crate) status: u16,
     /// Length of the body if the answer states it; else it ends with its last chunk or the connection.
-    pub(super) body_bytes: Option<usize>,
+    pub(crate) body_bytes: Option<usize>,
     is_chunked: bool,
     /// Length of these lines in bytes.
     bytes: usize,
@@ -42,7 +42,7 @@ pub(super) struct Head {
 
 impl Wire {
     /// Opens a connection; a small receive buffer makes the server wait for a slow reader soon.
-    pub(super) fn open(port: u16, buffer_bytes: Option<usize>) -> io::Result<Self> {
+    pub(crate) fn open(port: u16, buffer_bytes: Option<usize>) -> io::Result<Self> {
         use socket2::{Domain, Socket, Type};
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         if let Some(bytes) = buffer_bytes {
@@ -62,22 +62,22 @@ impl Wire {
 
     /// Checks only rarely whether an attack is over: a thousand connections that check often would take the machine's
     /// time from the server.
-    pub(super) fn look_seldom(&self) -> io::Result<()> {
+    pub(crate) fn look_seldom(&self) -> io::Result<()> {
         self.stream.set_read_timeout(Some(SELDOM_INTERVAL))
     }
 
-    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
     /// Ends the sending direction, which the server treats as a closed connection.
-    pub(super) fn close(self) {
+    pub(crate) fn close(self) {
         // The server may have closed it before.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// Waits for an answer and reads it completely, until `is_over` returns true.
-    pub(super) fn reply(&mut self, is_over: &dyn Fn() -> bool) -> Ending {
+    pub(crate) fn reply(&mut self, is_over: &dyn Fn() -> bool) -> Ending {
         let head = match self.head(is_over) {
             Ok(head) => head,
             Err(ending) => return ending,
@@ -113,7 +113,7 @@ impl Wire {
     }
 
     /// Waits for the status line and headers of an answer, without consuming them.
-    pub(super) fn head(&mut self, is_over: &dyn Fn() -> bool) -> Result<Head, Ending> {
+    pub(crate) fn head(&mut self, is_over: &dyn Fn() -> bool) -> Result<Head, Ending> {
         loop {
             if let Some(head) = Head::parse(&self.ahead) {
                 return Ok(head);
@@ -124,7 +124,7 @@ impl Wire {
 
     /// Reads and discards available bytes, up to a limit. Returns their number; 0 means that there were none, or that
     /// the connection was closed.
-    pub(super) fn skip(&mut self, bytes_max: usize) -> io::Result<usize> {
+    pub(crate) fn skip(&mut self, bytes_max: usize) -> io::Result<usize> {
         let mut buffer = vec![0; bytes_max];
         match self.stream.read(&mut buffer) {
             Err(error) if is_timeout(&error) => Ok(0),
@@ -133,9 +133,15 @@ impl Wire {
     }
 
     /// Reads everything until the server closes the connection or `is_over` returns true.
-    pub(super) fn rest(&mut self, is_over: &dyn Fn() -> bool) -> Vec<u8> {
+    pub(crate) fn rest(&mut self, is_over: &dyn Fn() -> bool) -> Vec<u8> {
         while self.more(is_over).is_ok() {}
         std::mem::take(&mut self.ahead)
+    }
+
+    /// Waits for more of an answer, and returns all that has come.
+    pub(crate) fn next_part(&mut self, is_over: &dyn Fn() -> bool) -> Result<Vec<u8>, Ending> {
+        self.more(is_over)?;
+        Ok(std::mem::take(&mut self.ahead))
     }
 
     fn more(&mut self, is_over: &dyn Fn() -> bool) -> Result<(), Ending> {
@@ -182,12 +188,12 @@ impl Head {
 
 impl Reply {
     /// The body as JSON; null if it is not JSON.
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
     /// The reason of a refusal; empty if there is none.
-    pub(super) fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         let body = self.json();
         let said = body.pointer("/error/message").and_then(Value::as_str);
         said.unwrap_or_default().to_owned()
@@ -195,7 +201,7 @@ impl Reply {
 }
 
 /// A request with a JSON body from the client with this token.
-pub(super) fn post(path: &str, token: &str, body: &str) -> Vec<u8> {
+pub(crate) fn post(path: &str, token: &str, body: &str) -> Vec<u8> {
     let bytes = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
@@ -205,13 +211,13 @@ pub(super) fn post(path: &str, token: &str, body: &str) -> Vec<u8> {
 }
 
 /// A request without a body from the client with this token.
-pub(super) fn get(path: &str, token: &str) -> Vec<u8> {
+pub(crate) fn get(path: &str, token: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n")
         .into_bytes()
 }
 
 /// Sends one request on a new connection, and waits for the answer for a limited time.
-pub(super) fn exchange(port: u16, request: &[u8], patience: Duration) -> Ending {
+pub(crate) fn exchange(port: u16, request: &[u8], patience: Duration) -> Ending {
     let begin = Instant::now();
     let Ok(mut wire) = Wire::open(port, None) else {
         return Ending::Cut;

@@ -5,6 +5,8 @@ use super::report::{Line, Report};
 use crate::goal::Goal;
 use crate::process::{finished, text, timed_json};
 use anyhow::{Context, Result};
+use heg_runtime::Loaded;
+use heg_text::Special;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -16,8 +18,7 @@ pub(super) fn measure(bench: &Bench, report: &mut Report) -> Result<()> {
     let folder = TempDir::new_in(target_dir()).context("cannot make a folder for a bundle")?;
     let at = |name: &str| folder.path().join(name);
     let (system, messages, bundle) = (at("system.txt"), at("messages.json"), at("baked.heg"));
-    let rules: Vec<String> = (1..=RULES).map(rule).collect();
-    let said = rules.join("\n");
+    let said = instructions(&bench.bundle)?;
     fs::write(&system, &said)?;
     let asked = json!({ "messages": [
         { "role": "system", "content": said },
@@ -68,11 +69,26 @@ fn run(bench: &Bench, bundle: &Path, messages: &Path) -> Result<(Value, f64)> {
     timed_json(&mut run, "heg run")
 }
 
-fn rule(number: usize) -> String {
-    format!("Rule {number}: a letter that came on day {number} is answered on the day after.")
+/// A text of some [`TOKENS`] tokens.
+fn instructions(bundle: &Path) -> Result<String> {
+    let tokenizer = Loaded::open(bundle)?.tokenizer()?;
+    let (mut said, mut tokens) = (String::new(), 0);
+    for number in 1.. {
+        let next = rule(number);
+        tokens += tokenizer.encode(&next, Special::AsWritten)?.len();
+        if tokens > TOKENS {
+            break;
+        }
+        said += &next;
+    }
+    Ok(said)
 }
 
-/// Chosen: some two thousand tokens.
-const RULES: usize = 90;
+fn rule(number: usize) -> String {
+    format!("Rule {number}: a letter that came on day {number} is answered on the day after.\n")
+}
+
+/// Tokens of the instructions.
+const TOKENS: usize = 2000;
 
 const FIRST_MS: f64 = 150.0;

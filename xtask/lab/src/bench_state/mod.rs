@@ -141,8 +141,8 @@ const ROUNDS: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 
 const PAIRS: NonZeroUsize = NonZeroUsize::new(200).unwrap();
 
-/// Chosen: above what a mapped model and its caches take.
-const ADDRESS_GIB: u64 = 64;
+/// Chosen: above what the caches of hundreds of prompts reserve, each for a whole context.
+const ADDRESS_GIB: u64 = 4096;
 
 const FILES: u64 = 1024;
 

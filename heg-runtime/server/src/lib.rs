@@ -71,6 +71,7 @@ use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -271,8 +272,14 @@ impl Server {
         stop: impl Future<Output = Result<(), ServerError>>,
         now: impl Future<Output = Result<(), ServerError>>,
     ) -> Result<(), ServerError> {
+        self.serve(models.into(), Box::pin(stop), Box::pin(now))
+    }
+
+    /// Serves. Nothing here depends on the caller's types: the futures of connections are compiled with this crate, and
+    /// not again with each program that serves.
+    fn serve(self, models: Models, stop: Signal<'_>, now: Signal<'_>) -> Result<(), ServerError> {
         let cache = self.options.cache.clone();
-        let state = Arc::new(State::new(models.into(), self.options));
+        let state = Arc::new(State::new(models, self.options));
         let outcome = self.runtime.block_on(async {
             let warm = Arc::clone(&state);
             let (failed, failure) = tokio::sync::oneshot::channel();
@@ -411,6 +418,9 @@ impl State {
         }
     }
 }
+
+/// Ends a server.
+type Signal<'a> = Pin<Box<dyn Future<Output = Result<(), ServerError>> + 'a>>;
 
 /// Says on standard error that a model is not served.
 fn report((served, error): (&Arc<ServedModel>, RuntimeError)) {

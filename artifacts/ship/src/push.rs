@@ -26,7 +26,7 @@ pub(crate) trait Target {
         &self,
         blob: &OutgoingBlob<'_>,
         progress: &dyn TransferProgress,
-    ) -> Result<(), ShipError>;
+    ) -> Result<Put, ShipError>;
     /// Puts a manifest or an index; under a tag if there is one.
     fn put_manifest(
         &self,
@@ -34,6 +34,15 @@ pub(crate) trait Target {
         media_type: &str,
         bytes: &[u8],
     ) -> Result<(), ShipError>;
+}
+
+/// The way of a blob to its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// Its bytes were sent.
+    Sent,
+    /// The registry took it from another of its repositories.
+    Mounted,
 }
 
 /// The outcome of a push.
@@ -45,8 +54,10 @@ pub struct Pushed {
     pub index: Digest,
     /// Bytes of all blobs.
     pub all_bytes: u64,
-    /// Bytes that were not there.
+    /// Bytes that were sent.
     pub moved_bytes: u64,
+    /// Bytes that the registry took from other repositories of its own.
+    pub mounted_bytes: u64,
 }
 
 /// The slices of bundles as a statement lists them.
@@ -93,14 +104,18 @@ pub(crate) fn push(
         blobs.map(|blob| blob.bytes).sum::<u64>()
     };
     let all_bytes = bytes_of(&mut blobs.values());
-    let moved_bytes = bytes_of(&mut absent.iter().filter_map(|digest| blobs.get(digest)));
+    let absent_bytes = bytes_of(&mut absent.iter().filter_map(|digest| blobs.get(digest)));
     progress.planned(&Amounts {
         bundle_bytes: all_bytes,
-        here_bytes: all_bytes.saturating_sub(moved_bytes),
-        fetch_bytes: moved_bytes,
+        here_bytes: all_bytes.saturating_sub(absent_bytes),
+        fetch_bytes: absent_bytes,
     });
+    let mut mounted_bytes = 0_u64;
     for blob in absent.iter().filter_map(|digest| blobs.get(digest)) {
-        target.put(blob, progress)?;
+        if target.put(blob, progress)? == Put::Mounted {
+            mounted_bytes = mounted_bytes.saturating_add(blob.bytes);
+            progress.arrived(blob.bytes);
+        }
     }
     for manifest in &manifests {
         target.put_manifest(None, MANIFEST_TYPE, manifest)?;
@@ -118,7 +133,8 @@ pub(crate) fn push(
         slices: slices.collect(),
         index: Digest::of(&index),
         all_bytes,
-        moved_bytes,
+        moved_bytes: absent_bytes.saturating_sub(mounted_bytes),
+        mounted_bytes,
     })
 }
 
@@ -235,10 +251,10 @@ impl Target for LayoutTarget {
         &self,
         blob: &OutgoingBlob<'_>,
         progress: &dyn TransferProgress,
-    ) -> Result<(), ShipError> {
+    ) -> Result<Put, ShipError> {
         self.put_bytes(&blob.digest, blob.content.reader())?;
         progress.arrived(blob.bytes);
-        Ok(())
+        Ok(Put::Sent)
     }
 
     fn put_manifest(

@@ -22,7 +22,7 @@ pub(crate) struct Client {
     agent: Agent,
     credentials: Credentials,
     plain_http: Vec<String>,
-    /// Values of `Authorization`, by registry, repository and action.
+    /// Values of `Authorization`, by registry, repositories and action.
     known: Mutex<BTreeMap<(String, String, &'static str), String>>,
 }
 
@@ -35,6 +35,8 @@ pub(crate) struct Request<'r> {
     pub(crate) repository: &'r str,
     /// The right that is needed.
     pub(crate) action: &'static str,
+    /// Another repository of the registry that is to be read, too.
+    pub(crate) also_reads: Option<&'r str>,
     pub(crate) headers: Vec<(&'static str, String)>,
     /// Longest time until the last byte of the answer.
     pub(crate) deadline: Duration,
@@ -224,6 +226,10 @@ impl Client {
         let scope = format!("repository:{}:{}", request.repository, request.action);
         let separator = if realm.contains('?') { '&' } else { '?' };
         let mut url = format!("{realm}{separator}scope={}", encoded(&scope));
+        if let Some(other) = request.also_reads {
+            let scope = format!("repository:{other}:pull");
+            url.push_str(&format!("&scope={}", encoded(&scope)));
+        }
         if let Some(service) = service {
             url.push_str(&format!("&service={}", encoded(service)));
         }
@@ -342,7 +348,11 @@ fn said(bytes: &[u8]) -> Option<String> {
 fn key(request: &Request<'_>) -> (String, String, &'static str) {
     (
         request.registry.to_owned(),
-        request.repository.to_owned(),
+        format!(
+            "{} {}",
+            request.repository,
+            request.also_reads.unwrap_or_default()
+        ),
         request.action,
     )
 }

@@ -18,7 +18,7 @@ use crate::fetch::TransferProgress;
 use crate::name::ModelName;
 use crate::names::SignedRelease;
 use crate::oci::{DOCUMENT_BYTES_MAX, Digest, INDEX_TYPE, MANIFEST_TYPE};
-use crate::push::{Pushed, Target, push};
+use crate::push::{Pushed, Put, Target, push};
 use crate::source::{BundleSource, SHORT_DEADLINE};
 
 use client::{Client, Request};
@@ -31,6 +31,8 @@ pub struct Registry {
     client: Client,
     host: String,
     repository: String,
+    /// Repositories of the same registry from which it may take blobs.
+    sisters: Vec<String>,
 }
 
 impl Registry {
@@ -51,7 +53,24 @@ impl Registry {
             client: Client::new(credentials, plain_http)?,
             host: host.to_owned(),
             repository: name.repository().to_owned(),
+            sisters: Vec::new(),
         })
+    }
+
+    /// The same, for a push: what a sister repository of the registry has is not sent, but mounted from there.
+    ///
+    /// Errors: [`ShipError::Name`] for a repository of another registry.
+    pub fn mounting_from(mut self, sisters: &[ModelName]) -> Result<Self, ShipError> {
+        for sister in sisters {
+            if sister.host() != Some(self.host.as_str()) {
+                return Err(ShipError::Name {
+                    found: sister.to_string(),
+                    expected: "a repository of the registry that is pushed to",
+                });
+            }
+            self.sisters.push(sister.repository().to_owned());
+        }
+        Ok(self)
     }
 
     /// Sends the slices of bundles under a tag. What the registry has already is not sent.
@@ -84,8 +103,66 @@ impl Registry {
             registry: &self.host,
             repository: &self.repository,
             action,
+            also_reads: None,
             headers: Vec::new(),
             deadline: SHORT_DEADLINE,
+        }
+    }
+
+    /// Whether a sister repository has a blob, and lets us read it.
+    fn sister_has(&self, sister: &str, digest: &Digest) -> Result<bool, ShipError> {
+        let scheme = self.client.scheme(&self.host);
+        let url = format!("{scheme}://{}/v2/{sister}/blobs/{digest}", self.host);
+        let mut request = self.request("HEAD", &url, PULL);
+        request.repository = sister;
+        match self.client.send(&request) {
+            Ok(answer) => Ok(answer.status == 200),
+            Err(ShipError::Denied { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens an upload and returns where it goes; `None` if the registry mounted the blob from `sister` instead.
+    fn open_upload(
+        &self,
+        digest: &Digest,
+        sister: Option<&str>,
+    ) -> Result<Option<String>, ShipError> {
+        let mount = sister.map(|sister| format!("?mount={digest}&from={sister}"));
+        let url = self.url(&format!("blobs/uploads/{}", mount.unwrap_or_default()));
+        let mut request = self.request("POST", &url, PUSH);
+        request.also_reads = sister;
+        request.headers.push(("Content-Length", "0".to_owned()));
+        let answer = self.client.send(&request)?;
+        match answer.status {
+            201 if sister.is_some() => Ok(None),
+            202 => answer.location().map(Some),
+            _ => Err(answer.unexpected("202")),
+        }
+    }
+
+    /// Sends a blob to where its upload goes.
+    fn upload(
+        &self,
+        place: &str,
+        blob: &OutgoingBlob<'_>,
+        progress: &dyn TransferProgress,
+    ) -> Result<(), ShipError> {
+        let separator = if place.contains('?') { '&' } else { '?' };
+        let url = format!("{place}{separator}digest={digest}", digest = blob.digest);
+        let mut request = self.request("PUT", &url, PUSH);
+        request
+            .headers
+            .push(("Content-Type", "application/octet-stream".to_owned()));
+        request.deadline = UPLOAD_DEADLINE;
+        let mut content = ToldReader {
+            content: blob.content.reader(),
+            progress,
+        };
+        let answer = self.client.upload(&request, blob.bytes, &mut content)?;
+        match answer.status {
+            201 => Ok(()),
+            _ => Err(answer.unexpected("201")),
         }
     }
 
@@ -151,31 +228,26 @@ impl Target for Registry {
         &self,
         blob: &OutgoingBlob<'_>,
         progress: &dyn TransferProgress,
-    ) -> Result<(), ShipError> {
-        let url = self.url("blobs/uploads/");
-        let mut request = self.request("POST", &url, PUSH);
-        request.headers.push(("Content-Length", "0".to_owned()));
-        let answer = self.client.send(&request)?;
-        if answer.status != 202 {
-            return Err(answer.unexpected("202"));
+    ) -> Result<Put, ShipError> {
+        let mut opened = None;
+        for sister in &self.sisters {
+            if self.sister_has(sister, &blob.digest)? {
+                opened = self.open_upload(&blob.digest, Some(sister))?;
+                if opened.is_none() {
+                    return Ok(Put::Mounted);
+                }
+                break;
+            }
         }
-        let place = answer.location()?;
-        let separator = if place.contains('?') { '&' } else { '?' };
-        let url = format!("{place}{separator}digest={digest}", digest = blob.digest);
-        let mut request = self.request("PUT", &url, PUSH);
-        request
-            .headers
-            .push(("Content-Type", "application/octet-stream".to_owned()));
-        request.deadline = UPLOAD_DEADLINE;
-        let mut content = ToldReader {
-            content: blob.content.reader(),
-            progress,
+        let opened = match opened {
+            Some(opened) => Some(opened),
+            None => self.open_upload(&blob.digest, None)?,
         };
-        let answer = self.client.upload(&request, blob.bytes, &mut content)?;
-        match answer.status {
-            201 => Ok(()),
-            _ => Err(answer.unexpected("201")),
-        }
+        let place = opened.ok_or_else(|| ShipError::Missing {
+            what: "address for an upload".to_owned(),
+            place: self.place(),
+        })?;
+        self.upload(&place, blob, progress).map(|()| Put::Sent)
     }
 
     fn put_manifest(

@@ -55,6 +55,7 @@ impl WebLayout {
             registry: &self.host,
             repository: "",
             action: PULL,
+            also_reads: None,
             headers: Vec::new(),
             deadline: SHORT_DEADLINE,
         }

@@ -80,6 +80,42 @@ fn a_registry_takes_and_gives_what_changed() {
     assert_eq!(error.to_string(), expected);
 }
 
+/// What one repository of a registry has is not sent to another.
+#[test]
+fn a_registry_mounts_what_a_sister_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "a_registry_mounts_what_a_sister_has";
+    let Some(docker) = registry_or_skip(test, folder.path()) else {
+        return;
+    };
+    let name = |text: &str| -> ModelName { format!("{}/{text}", docker.host).parse().unwrap() };
+    let [chat, copy, empty] = ["acme/chat:v1", "beta/copy:v1", "acme/empty:v1"].map(name);
+    let first = bundle(folder.path(), "one", &Content::default());
+    let pushed = |to: &ModelName, file: &Path, sisters: &[ModelName]| {
+        let registry = repository(to).mounting_from(sisters).unwrap();
+        registry.push("v1", &[open(file)], None, &Told::default())
+    };
+    let sent = pushed(&chat, &first, &[]).unwrap();
+    assert_eq!((sent.moved_bytes, sent.mounted_bytes), (sent.all_bytes, 0));
+    let other = Content {
+        template: "{{ other }}".to_owned(),
+        ..Content::default()
+    };
+    let second = bundle(folder.path(), "two", &other);
+    // Of the sisters one has nothing.
+    let mounted = pushed(&copy, &second, &[empty.clone(), chat.clone()]).unwrap();
+    assert!(mounted.moved_bytes < 60_000, "{}", mounted.moved_bytes);
+    let both = mounted.moved_bytes + mounted.mounted_bytes;
+    assert_eq!(both, mounted.all_bytes);
+    let device = Device::trusting();
+    device.pull(&repository(&copy), &copy).unwrap().unwrap();
+    device.has(&copy, &second);
+
+    let elsewhere = repository(&copy).mounting_from(&["h.example/chat".parse().unwrap()]);
+    let error = elsewhere.err().unwrap().to_string();
+    assert!(error.contains("a repository of the registry"), "{error}");
+}
+
 /// Copies with skopeo; `false`, after saying so, where it is not installed.
 fn copied(test: &str, all: &[&str], from: &str, to: &str) -> bool {
     let mut skopeo = Command::new("skopeo");

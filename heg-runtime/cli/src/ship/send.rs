@@ -25,6 +25,9 @@ pub(crate) struct Push {
     /// The statement of `heg release`; its signature is beside it, as `release.json.minisig`
     #[arg(long, value_name = "FILE")]
     release: Option<PathBuf>,
+    /// Another repository of the same registry: parts that it has are mounted from there, and not sent
+    #[arg(long, value_name = "NAME")]
+    mount: Vec<ModelName>,
     #[command(flatten)]
     access: Access,
     /// Print lines of JSON: `planned`, `arrived`, `pushed`
@@ -100,6 +103,7 @@ pub(crate) fn push(arguments: &Push) -> anyhow::Result<()> {
         .map(SignedRelease::read)
         .transpose()?;
     let registry = Registry::new(&name, credentials(), &arguments.access.plain_http)?;
+    let registry = registry.mounting_from(&arguments.mount)?;
     let output = Output::of(arguments.json);
     let shown = Shown::new(output, "pushing");
     let started = Instant::now();
@@ -119,7 +123,7 @@ fn report(verb: &str, place: &str, pushed: &Pushed, output: Output, started: Ins
         Output::Json => println!(
             "{}",
             json!({"event": verb, "place": place, "slices": slices, "index": pushed.index.to_string(),
-                   "all_bytes": pushed.all_bytes, "moved_bytes": pushed.moved_bytes,
+                   "all_bytes": pushed.all_bytes, "moved_bytes": pushed.moved_bytes, "mounted_bytes": pushed.mounted_bytes,
                    "seconds": started.elapsed().as_secs_f64()})
         ),
         Output::Text => println!(

@@ -150,10 +150,7 @@ fn release_signers(
     claim: &Claim<'_>,
     bytes: &[u8],
 ) -> Result<Vec<PublisherKey>, TrustError> {
-    let signatures = claim.signatures.iter().take(SIGNATURES_MAX).zip(1..);
-    let signatures = signatures
-        .map(|(bytes, number)| ReleaseSignature::parse(bytes, number))
-        .collect::<Result<Vec<_>, _>>()?;
+    let signatures = ReleaseSignature::parse_all(claim.signatures)?;
     let signed = signers(&publisher.keys, bytes, &signatures);
     let keys: Vec<PublisherKey> = signed.into_iter().cloned().collect();
     if keys.len() < publisher.threshold {
@@ -230,8 +227,5 @@ fn check_age(
         }
     }
 }
-
-/// Most signatures of a release that are looked at. Chosen.
-const SIGNATURES_MAX: usize = 16;
 
 const SECONDS_A_DAY: u64 = 24 * 60 * 60;

@@ -98,6 +98,16 @@ impl ReleaseSignature {
             .ok_or(TrustError::NotASignature { number })
     }
 
+    /// Parses the first signatures of a document, numbered from 1.
+    ///
+    /// Errors: those of [`ReleaseSignature::parse`].
+    pub(crate) fn parse_all<B: AsRef<[u8]>>(signatures: &[B]) -> Result<Vec<Self>, TrustError> {
+        let signatures = signatures.iter().take(SIGNATURES_MAX).zip(1..);
+        signatures
+            .map(|(bytes, number)| Self::parse(bytes.as_ref(), number))
+            .collect()
+    }
+
     /// The comment that is signed too.
     pub fn trusted_comment(&self) -> &str {
         self.0.trusted_comment()
@@ -114,6 +124,9 @@ impl fmt::Debug for ReleaseSignature {
 
 /// Base64 of 42 bytes: algorithm, number and key.
 const KEY_CHARS: usize = 56;
+
+/// Most signatures of a document that are looked at. Chosen.
+const SIGNATURES_MAX: usize = 16;
 
 /// Longest signature that is read, in bytes. minisign's own limit for comments is 8 KiB; chosen above that.
 pub const SIGNATURE_BYTES_MAX: u64 = 32 << 10;

@@ -14,6 +14,7 @@ use crate::error::TrustError;
 use crate::key::{PublisherKey, ReleaseSignature};
 use crate::pattern::{NamePattern, is_name};
 use crate::policy::Publisher;
+use crate::release::Release;
 use crate::seen::SeenReleases;
 
 /// A change of keys.
@@ -92,19 +93,50 @@ impl KeyChange {
     }
 }
 
+/// Checks what a publisher can know of a release with changes of its keys before machines get it: each change is signed by
+/// enough of its new keys and of those of the change before it, and the release by enough of the newest keys. Who counted
+/// before the first change, machines know by their policies.
+///
+/// Errors: those of [`KeyChange::parse`]; [`TrustError::KeysNotSigned`], [`TrustError::NotASignature`]; for the release
+/// [`TrustError::TooFewKeys`] and those of [`Release::parse`].
+pub fn check_changes(
+    release: &[u8],
+    release_signatures: &[Vec<u8>],
+    changes: &[SignedKeys<'_>],
+) -> Result<(), TrustError> {
+    let mut before: Option<KeyChange> = None;
+    for (change, signed) in in_order(changes)? {
+        let signatures = ReleaseSignature::parse_all(signed.signatures)?;
+        let counted = before.as_ref().map(|before| (KEYS_BEFORE, before));
+        for (whose, own) in counted.into_iter().chain([(NEW_KEYS, &change)]) {
+            let found = signers(&own.keys, signed.bytes, &signatures).len();
+            check_signers(change.serial, whose, found, own.threshold)?;
+        }
+        before = Some(change);
+    }
+    let Some(newest) = before else {
+        return Ok(());
+    };
+    let signatures = ReleaseSignature::parse_all(release_signatures)?;
+    let found = signers(&newest.keys, release, &signatures).len();
+    match found < newest.threshold {
+        true => Err(TrustError::TooFewKeys {
+            name: Release::parse(release)?.name,
+            found,
+            expected: newest.threshold,
+        }),
+        false => Ok(()),
+    }
+}
+
 impl Publisher {
     /// The publisher after those of some changes that are new to it, in the order of their serials.
     ///
     /// Errors: those of [`KeyChange::parse`]; [`TrustError::OtherKeys`], [`TrustError::KeysNotSigned`],
     /// [`TrustError::NotASignature`].
     pub(crate) fn after(&self, changes: &[SignedKeys<'_>]) -> Result<Self, TrustError> {
-        let mut read = Vec::new();
-        for signed in changes.iter().take(CHANGES_MAX) {
-            read.push((KeyChange::parse(signed.bytes)?, signed));
-        }
-        read.sort_by_key(|(change, _)| change.serial);
         let mut publisher = self.clone();
-        for (change, signed) in read {
+        for (change, signed) in in_order(changes)? {
             if change.serial > publisher.serial() {
                 publisher.turn(change, signed)?;
             }
@@ -149,23 +181,13 @@ impl Publisher {
                 expected: other.to_string(),
             });
         }
-        let signatures = signed.signatures.iter().take(CHANGES_MAX).zip(1..);
-        let signatures = signatures
-            .map(|(bytes, number)| ReleaseSignature::parse(bytes, number))
-            .collect::<Result<Vec<_>, _>>()?;
+        let signatures = ReleaseSignature::parse_all(signed.signatures)?;
         for (whose, keys, expected) in [
-            ("keys that counted before", &self.keys, self.threshold),
-            ("new keys", &change.keys, change.threshold),
+            (KEYS_BEFORE, &self.keys, self.threshold),
+            (NEW_KEYS, &change.keys, change.threshold),
         ] {
             let found = signers(keys, signed.bytes, &signatures).len();
-            if found < expected {
-                return Err(TrustError::KeysNotSigned {
-                    serial,
-                    whose,
-                    found,
-                    expected,
-                });
-            }
+            check_signers(serial, whose, found, expected)?;
         }
         let origin = self.origin();
         let mut numbers = self
@@ -199,6 +221,34 @@ impl TurnedKeys {
         }
         past.keys_serial = past.keys_serial.max(self.serial);
         past
+    }
+}
+
+/// Changes as they are read, by their serials.
+fn in_order<'c>(
+    changes: &'c [SignedKeys<'c>],
+) -> Result<Vec<(KeyChange, &'c SignedKeys<'c>)>, TrustError> {
+    let read = changes.iter().take(CHANGES_MAX);
+    let read = read.map(|signed| Ok((KeyChange::parse(signed.bytes)?, signed)));
+    let mut read = read.collect::<Result<Vec<_>, TrustError>>()?;
+    read.sort_by_key(|(change, _)| change.serial);
+    Ok(read)
+}
+
+fn check_signers(
+    serial: u64,
+    whose: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), TrustError> {
+    match found < expected {
+        true => Err(TrustError::KeysNotSigned {
+            serial,
+            whose,
+            found,
+            expected,
+        }),
+        false => Ok(()),
     }
 }
 
@@ -289,8 +339,12 @@ fn invalid(field: &str, found: &str, expected: &str) -> TrustError {
 /// Longest change that is read, in bytes. Chosen: a thousand keys.
 pub const KEYS_BYTES_MAX: u64 = 256 << 10;
 
-/// Most changes, and most signatures of one, that are looked at. Chosen.
+/// Most changes that are looked at. Chosen.
 pub const CHANGES_MAX: usize = 16;
+
+/// Whose signatures are missing, for people.
+const KEYS_BEFORE: &str = "keys that counted before";
+const NEW_KEYS: &str = "new keys";
 
 const DOCUMENT: SignedDocument = SignedDocument {
     name: "change of keys",

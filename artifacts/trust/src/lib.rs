@@ -20,7 +20,7 @@ mod seen;
 pub use error::TrustError;
 pub use judge::{Claim, Moment, Purpose, Warning, Word, judge};
 pub use key::{PublisherKey, ReleaseSignature, SIGNATURE_BYTES_MAX};
-pub use keys::{CHANGES_MAX, KEYS_BYTES_MAX, KeyChange, SignedKeys, TurnedKeys};
+pub use keys::{CHANGES_MAX, KEYS_BYTES_MAX, KeyChange, SignedKeys, TurnedKeys, check_changes};
 pub use pattern::NamePattern;
 pub use policy::{FileRule, OlderRule, Publisher, TrustPolicy, UnsignedRule};
 pub use release::{RELEASE_BYTES_MAX, Release, ReleaseSlice};

@@ -74,13 +74,7 @@ impl Keys {
         release.withdrawn.clear();
         let release = release.to_text().unwrap();
         let signature = self.signed(&release, &[by]).remove(0);
-        let changes: Vec<SignedKeys<'_>> = changes
-            .iter()
-            .map(|change| SignedKeys {
-                bytes: change.text.as_bytes(),
-                signatures: &change.signatures,
-            })
-            .collect();
+        let changes: Vec<SignedKeys<'_>> = changes.iter().map(|change| change.signed()).collect();
         let claim = Claim {
             name: NAME,
             bundle: bundle(),
@@ -100,6 +94,15 @@ impl Keys {
 struct Change {
     text: String,
     signatures: Vec<Vec<u8>>,
+}
+
+impl Change {
+    fn signed(&self) -> SignedKeys<'_> {
+        SignedKeys {
+            bytes: self.text.as_bytes(),
+            signatures: &self.signatures,
+        }
+    }
 }
 
 /// A machine's policy, and its memory.
@@ -146,6 +149,32 @@ fn minisign(folder: &Path, arguments: &[&str]) -> bool {
     command.args(arguments).current_dir(folder);
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
+}
+
+/// A publisher hears of what is missing before it sends anything.
+#[test]
+fn changes_that_no_machine_would_follow_are_known_beforehand() {
+    let Some(keys) = Keys::new() else {
+        return;
+    };
+    let checked = |by: &str, changes: &[&Change]| {
+        let signed = keys.signed(RELEASE, &[by]);
+        let changes: Vec<SignedKeys<'_>> = changes.iter().map(|change| change.signed()).collect();
+        check_changes(RELEASE.as_bytes(), &signed, &changes).map_err(|error| error.to_string())
+    };
+    let first = keys.change(1, "new", &["old", "new"]);
+    let second = keys.change(2, "third", &["new", "third"]);
+    let alone = keys.change(2, "third", &["third"]);
+    assert_eq!(checked("old", &[]), Ok(()));
+    assert_eq!(checked("new", &[&first]), Ok(()));
+    assert_eq!(checked("third", &[&second, &first]), Ok(()));
+    let of_release =
+        "`registry.acme.example/chat` has the signatures of `0` accepted keys, expected `1`";
+    assert_eq!(checked("old", &[&first]), Err(of_release.to_owned()));
+    let of_change =
+        "the change of keys `2` has the signatures of `0` keys that counted before, expected `1`";
+    let refused = checked("third", &[&first, &alone]);
+    assert_eq!(refused, Err(of_change.to_owned()));
 }
 
 #[test]

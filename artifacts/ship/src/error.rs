@@ -285,6 +285,26 @@ impl ShipError {
         }
     }
 
+    /// Whether nobody could be reached at an address.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        use ureq::{Error, Timeout};
+        let Self::NoAnswer { source, .. } = self else {
+            return false;
+        };
+        match &**source {
+            Error::HostNotFound | Error::ConnectionFailed => true,
+            Error::Timeout(timeout) => matches!(timeout, Timeout::Connect | Timeout::Resolve),
+            Error::Io(error) => matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable
+                    | io::ErrorKind::TimedOut
+            ),
+            _ => false,
+        }
+    }
+
     /// For `map_err`: attaches the attempted action and the path.
     pub(crate) fn io(
         action: &'static str,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -109,7 +110,7 @@ impl Sources {
         plain_http: &[String],
     ) -> Result<Replicas, ShipError> {
         let signed_name = name.signed_name();
-        let mut places: Vec<Box<dyn BundleSource>> = Vec::new();
+        let mut places: Vec<Place> = Vec::new();
         for mirror in &self.mirrors {
             let Some(rest) = signed_name.strip_prefix(&mirror.prefix) else {
                 continue;
@@ -118,29 +119,43 @@ impl Sources {
                 let place = format!("{at}{rest}");
                 let logins = credentials.clone();
                 places.push(match at.contains("://") {
-                    true => Box::new(WebLayout::new(&place, logins, plain_http)?),
+                    true => Place::new(WebLayout::new(&place, logins, plain_http)?),
                     false => {
                         let copy: ModelName = format!("{place}:{}", name.tag()).parse()?;
-                        Box::new(Registry::new(&copy, logins, plain_http)?)
+                        Place::new(Registry::new(&copy, logins, plain_http)?)
                     }
                 });
             }
         }
-        places.push(Box::new(Registry::new(
-            name,
-            credentials.clone(),
-            plain_http,
-        )?));
+        let own = Registry::new(name, credentials.clone(), plain_http)?;
+        places.push(Place::new(own));
         Ok(Replicas(places))
     }
 }
 
-/// Places with copies of one repository. What one of them does not give is asked of the next.
-pub struct Replicas(Vec<Box<dyn BundleSource>>);
+/// Places with copies of one repository. What one of them does not give is asked of the next. A place that cannot be
+/// reached is asked no more, unless none of the others has an answer: each try to reach it may take seconds.
+pub struct Replicas(Vec<Place>);
+
+/// One of the places.
+struct Place {
+    source: Box<dyn BundleSource>,
+    /// Whether it could not be reached.
+    is_down: AtomicBool,
+}
+
+impl Place {
+    fn new(source: impl BundleSource + 'static) -> Self {
+        Self {
+            source: Box::new(source),
+            is_down: AtomicBool::new(false),
+        }
+    }
+}
 
 impl Replicas {
-    /// The first answer of the places, counted round from `first` on. Without any, the error of the last place, which is
-    /// the registry's own.
+    /// The first answer of the places, counted round from `first` on; those that are down come last. Without any, the
+    /// error of the last place of the list, which is the registry's own.
     fn answer<'p, T>(
         &'p self,
         first: usize,
@@ -152,8 +167,14 @@ impl Replicas {
             what: "place".to_owned(),
             place: "the list of sources".to_owned(),
         };
-        for (place, number) in self.0.iter().zip(1..).cycle().skip(start).take(count) {
-            match ask(&**place) {
+        let in_turn = self.0.iter().zip(1..).cycle().skip(start).take(count);
+        let (down, up): (Vec<_>, Vec<_>) =
+            in_turn.partition(|(place, _)| place.is_down.load(Ordering::Relaxed));
+        for (place, number) in up.into_iter().chain(down) {
+            let answer = ask(&*place.source);
+            let is_down = answer.as_ref().is_err_and(ShipError::is_unreachable);
+            place.is_down.store(is_down, Ordering::Relaxed);
+            match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) if number == count => refused = error,
                 Err(_) => {}
@@ -165,7 +186,7 @@ impl Replicas {
 
 impl BundleSource for Replicas {
     fn place(&self) -> String {
-        let places: Vec<String> = self.0.iter().map(|place| place.place()).collect();
+        let places: Vec<String> = self.0.iter().map(|place| place.source.place()).collect();
         places.join(", ")
     }
 
@@ -206,3 +227,78 @@ impl BundleSource for Replicas {
 }
 
 const REVISION: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// A place that gives documents if it can be reached, and counts who asks.
+    struct Counted {
+        asked: Arc<AtomicUsize>,
+        reached: Arc<AtomicBool>,
+    }
+
+    impl BundleSource for Counted {
+        fn place(&self) -> String {
+            "counted".to_owned()
+        }
+
+        fn tagged(&self, _tag: &str) -> Result<Vec<u8>, ShipError> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            match self.reached.load(Ordering::Relaxed) {
+                true => Ok(Vec::new()),
+                false => Err(ShipError::NoAnswer {
+                    url: "http://counted/".to_owned(),
+                    source: Box::new(ureq::Error::Timeout(ureq::Timeout::Connect)),
+                }),
+            }
+        }
+
+        fn manifest(&self, _digest: &Digest) -> Result<Vec<u8>, ShipError> {
+            self.tagged("")
+        }
+
+        fn blob(
+            &self,
+            _digest: &Digest,
+            _range: Range<u64>,
+            _deadline: Duration,
+        ) -> Result<Box<dyn Read + '_>, ShipError> {
+            self.tagged("").map(|_| Box::new(std::io::empty()) as _)
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_down_is_asked_once_and_again_where_no_other_answers() {
+        let counted: [(Arc<AtomicUsize>, Arc<AtomicBool>); 2] = Default::default();
+        let places = counted.each_ref().map(|(asked, reached)| {
+            Place::new(Counted {
+                asked: Arc::clone(asked),
+                reached: Arc::clone(reached),
+            })
+        });
+        let places = Replicas(places.into());
+        let asked = || {
+            counted
+                .each_ref()
+                .map(|(asked, _)| asked.swap(0, Ordering::Relaxed))
+        };
+        let [(_, mirror), (_, registry)] = &counted;
+        registry.store(true, Ordering::Relaxed);
+        for _ in 0..5 {
+            places.tagged("v1").unwrap();
+        }
+        assert_eq!(asked(), [1, 5]);
+        registry.store(false, Ordering::Relaxed);
+        places.tagged("v1").unwrap_err();
+        assert_eq!(asked(), [1, 1]);
+        // Both are down: the first that can be reached again counts.
+        mirror.store(true, Ordering::Relaxed);
+        places.tagged("v1").unwrap();
+        places.tagged("v1").unwrap();
+        assert_eq!(asked(), [2, 0]);
+    }
+}

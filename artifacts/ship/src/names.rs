@@ -3,7 +3,8 @@
 use std::fs;
 
 use heg_artifacts::SectionId;
-use heg_trust::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX};
+use heg_files::OwnFolder;
+use heg_trust::{CHANGES_MAX, KEYS_BYTES_MAX, RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::bad::{BadBundle, BadReason};
@@ -240,9 +241,19 @@ impl DeviceStore {
         let id = SectionId::of(&signed.release);
         let releases = self.inner(RELEASES)?;
         let path = |end: String| releases.path().join(format!("{id}.{end}"));
-        for (signature, number) in signed.signatures.iter().zip(1..) {
-            heg_files::write_own(&path(format!("{number}.minisig")), &[signature])?;
+        let write_signatures = |begin: &str, signatures: &[Vec<u8>]| {
+            signatures
+                .iter()
+                .zip(1..)
+                .try_for_each(|(signature, number)| {
+                    heg_files::write_own(&path(format!("{begin}{number}.minisig")), &[signature])
+                })
+        };
+        for (change, number) in signed.changes.iter().zip(1..) {
+            write_signatures(&format!("keys.{number}."), &change.signatures)?;
+            heg_files::write_own(&path(format!("keys.{number}.json")), &[&change.keys])?;
         }
+        write_signatures("", &signed.signatures)?;
         heg_files::write_own(&path("json".to_owned()), &[&signed.release])?;
         sync_folder(releases.path())?;
         Ok(id)
@@ -256,20 +267,33 @@ impl DeviceStore {
         let Some(release) = releases.read(&format!("{id}.json"), RELEASE_BYTES_MAX)? else {
             return Ok(None);
         };
-        let mut signatures = Vec::new();
-        for number in 1..=SIGNATURES_MAX {
-            match releases.read(&format!("{id}.{number}.minisig"), SIGNATURE_BYTES_MAX)? {
-                Some(signature) => signatures.push(signature),
-                None => break,
-            }
+        let mut changes = Vec::new();
+        for number in 1..=CHANGES_MAX {
+            let begin = format!("{id}.keys.{number}.");
+            let Some(keys) = releases.read(&format!("{begin}json"), KEYS_BYTES_MAX)? else {
+                break;
+            };
+            let signatures = read_signatures(&releases, &begin)?;
+            changes.push(SignedChange { keys, signatures });
         }
         Ok(Some(SignedRelease {
             release,
-            signatures,
-            // They were followed when it came, and the memory of the store has them.
-            changes: Vec::new(),
+            signatures: read_signatures(&releases, &format!("{id}."))?,
+            changes,
         }))
     }
+}
+
+/// The signatures of a document that was kept, by the beginning of their names.
+fn read_signatures(folder: &OwnFolder, begin: &str) -> Result<Vec<Vec<u8>>, ShipError> {
+    let mut signatures = Vec::new();
+    for number in 1..=SIGNATURES_MAX {
+        match folder.read(&format!("{begin}{number}.minisig"), SIGNATURE_BYTES_MAX)? {
+            Some(signature) => signatures.push(signature),
+            None => break,
+        }
+    }
+    Ok(signatures)
 }
 
 /// The name behind the name of a file; nonsense for nonsense, which is then no name.

@@ -12,7 +12,7 @@ use heg_trust::{Release, ReleaseSlice};
 use crate::artifact::{self, OutgoingBlob, SliceArtifact};
 use crate::error::ShipError;
 use crate::fetch::TransferProgress;
-use crate::names::SignedRelease;
+use crate::names::{SignedChange, SignedRelease};
 use crate::oci::{Descriptor, Digest, INDEX_TYPE, Index, MANIFEST_TYPE};
 use crate::plan::Amounts;
 use crate::source::{Layout, REF_NAME, tag_of};
@@ -138,7 +138,8 @@ pub(crate) fn push(
     })
 }
 
-/// Every slice has to be in the statement: no device would take another.
+/// Every slice has to be in the statement, and changes of keys signed by those who may make them: no device would take
+/// another.
 fn check_release(signed: &SignedRelease, slices: &[SliceArtifact<'_>]) -> Result<(), ShipError> {
     let refused = |source| ShipError::TrustFile {
         path: PathBuf::from("release.json"),
@@ -155,7 +156,12 @@ fn check_release(signed: &SignedRelease, slices: &[SliceArtifact<'_>]) -> Result
             }));
         }
     }
-    Ok(())
+    let changes: Vec<_> = signed.changes.iter().map(SignedChange::borrowed).collect();
+    let of_changes = |source| ShipError::TrustFile {
+        path: PathBuf::from("keys.json"),
+        source,
+    };
+    heg_trust::check_changes(&signed.release, &signed.signatures, &changes).map_err(of_changes)
 }
 
 /// Writes the slices of bundles into an OCI layout, which is made if there is none. Other tags of it stay.

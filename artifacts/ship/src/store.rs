@@ -6,7 +6,7 @@
 //! STORE/views/VIEW           the parts of a bundle, named by the bundle
 //! STORE/assembled/VIEW       the bundle as one file, where the system cannot map parts
 //! STORE/names/NAME           what a name stands for, and stood for before
-//! STORE/releases/HASH.json   statements and, as HASH.1.minisig, their signatures
+//! STORE/releases/HASH.json   statements and, as HASH.1.minisig, their signatures; with HASH.keys.1.json, changes of keys
 //! STORE/trust.state          newest release of each name
 //! STORE/tmp/ID.partial       a part that is being fetched
 //! STORE/lock                 held by whoever changes the store

@@ -267,7 +267,7 @@ impl SignedRelease {
 }
 
 impl SignedChange {
-    fn borrowed(&self) -> SignedKeys<'_> {
+    pub(crate) fn borrowed(&self) -> SignedKeys<'_> {
         SignedKeys {
             bytes: &self.keys,
             signatures: &self.signatures,

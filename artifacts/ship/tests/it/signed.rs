@@ -193,6 +193,31 @@ fn a_publisher_changes_its_keys() {
     world.publish(1, Some(&second));
     let refused = chain(&device.pull(&source, &chat).unwrap_err());
     assert!(refused.contains("`0` accepted keys"), "{refused}");
+    // Without the new keys' signature, or with the release still signed by the old ones, no machine would follow.
+    let half = SignedChange {
+        signatures: vec![old.signature(&change.keys)],
+        keys: change.keys.clone(),
+    };
+    let mut not_followed = second.clone();
+    not_followed.changes.push(half);
+    let mut not_turned = old.release(&chat, 2, &[], &world.files[1]);
+    not_turned.changes.push(change.clone());
+    let folder = world.folder.path().join("refused");
+    let said = [not_followed, not_turned].map(|signed| {
+        let bundles = [open(&world.files[1])];
+        let pushed = export_layout(&folder, "v", &bundles, Some(&signed), &Told::default());
+        chain(&pushed.unwrap_err())
+    });
+    assert!(
+        said[0].contains("`0` new keys, expected `1`"),
+        "{}",
+        said[0]
+    );
+    assert!(
+        said[1].contains("`0` accepted keys, expected `1`"),
+        "{}",
+        said[1]
+    );
     second.changes.push(change);
     let path = world.folder.path().join("release.json");
     second.write(&path).unwrap();
@@ -202,6 +227,18 @@ fn a_publisher_changes_its_keys() {
     device.has(&chat, &world.files[1]);
     let held = device.store.name(&chat).unwrap().unwrap().now;
     device.trust.at_open(&device.store, &chat, &held).unwrap();
+    // What the device hands on is followed by the next one, which has seen nothing.
+    let kept = device
+        .store
+        .release(held.release.unwrap())
+        .unwrap()
+        .unwrap();
+    assert_eq!(kept, second);
+    let stick = world.folder.path().join("stick");
+    let bundles = [open(&world.files[1])];
+    export_layout(&stick, "stable", &bundles, Some(&kept), &Told::default()).unwrap();
+    let next = Device::with_policy(&old.policy(""));
+    next.pull(&Layout::new(&stick), &chat).unwrap().unwrap();
 
     world.publish(0, Some(&old.release(&mail, 1, &[], &world.files[0])));
     let refused = chain(&device.pull(&source, &mail).unwrap_err());

@@ -30,6 +30,58 @@ fn two_bundles_share_all_parts_but_those_that_differ() {
     assert_eq!(device.files("tmp"), 0);
 }
 
+/// Bytes of memory that files below a folder take in this process, each page counted once however often it is mapped.
+#[cfg(target_os = "linux")]
+fn resident_bytes(folder: &std::path::Path) -> u64 {
+    let text = fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut bytes, mut is_there) = (0, false);
+    for line in text.lines() {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        if !first.ends_with(':') {
+            is_there = line.contains(folder.to_str().unwrap());
+        } else if is_there && first == "Pss:" {
+            let kilobytes = line.split_whitespace().nth(1).unwrap();
+            bytes += kilobytes.parse::<u64>().unwrap() * 1024;
+        }
+    }
+    bytes
+}
+
+/// Two models that share weights take the memory of one, and of what differs.
+#[cfg(target_os = "linux")]
+#[test]
+fn two_bundles_that_share_weights_share_memory() {
+    if !heg_artifacts::maps_parts() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let device = Device::trusting();
+    let read = |name: &str, content: &Content| {
+        let file = bundle(folder.path(), name, content);
+        let imported = device.import(&file, &crate::bundles::name(name)).unwrap();
+        let bundle = device.store.bundle(imported.held.bundle).unwrap();
+        // Each page is read, as a run would.
+        bundle.verify(std::num::NonZero::<usize>::MIN).unwrap();
+        bundle
+    };
+    let path = device.store.path().to_owned();
+    let first = read("one", &Content::default());
+    let of_one = resident_bytes(&path);
+    let whole = first.mapping().len() as u64;
+    assert!(of_one > whole - 100_000, "{of_one} of {whole}");
+    let second = read("two", &other_template());
+    let more = resident_bytes(&path) - of_one;
+    assert!(more < 200_000, "{more} bytes more, of {whole}");
+    let other = Content {
+        tokenizer: crate::bundles::noise("other", (3 << 20) + 12_345),
+        ..Content::default()
+    };
+    let third = read("three", &other);
+    let more = resident_bytes(&path) - of_one;
+    assert!(more > 3 << 20, "what differs is not shared: {more}");
+    drop((first, second, third));
+}
+
 /// A part that somebody wrote to is not taken for what it was.
 #[test]
 fn a_part_that_changed_is_fetched_again() {

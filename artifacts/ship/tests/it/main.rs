@@ -14,6 +14,7 @@ mod failures;
 mod layouts;
 mod lies;
 mod looks;
+mod lost;
 mod lying;
 mod mirrors;
 mod nginx;

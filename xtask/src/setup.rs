@@ -8,7 +8,7 @@ mod npu;
 mod wheel;
 
 use crate::fail::Fail;
-use crate::workspace::{note, target_dir};
+use crate::workspace::{has_rust_target, note, target_dir};
 use anyhow::{Context, Result};
 use heg_compiler::npu::NpuToolchain;
 use heg_spec::{Soc, Source, shipped};
@@ -88,7 +88,7 @@ pub fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
 
 /// The Rust target for Windows if it is installed, e.g. by `setup --npu`.
 pub fn windows_target() -> Result<Option<&'static str>> {
-    Ok(npu::has_rust_target()?.then_some(npu::RUST_TARGET))
+    Ok(has_rust_target(npu::RUST_TARGET)?.then_some(npu::RUST_TARGET))
 }
 
 /// Debian packages for building and running Windows programs that are not installed.

@@ -76,6 +76,20 @@ pub fn capture(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what} printed no valid UTF-8"))
 }
 
+/// Whether a program is in a folder of `PATH`.
+pub fn on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Whether the installed Rust can build for `target`.
+pub fn has_rust_target(target: &str) -> Result<bool> {
+    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--print", "target-libdir", "--target", target]);
+    let libraries = capture(&mut rustc, "rustc")?;
+    Ok(Path::new(libraries.trim()).is_dir())
+}
+
 /// Build profile of `heg`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Build {

@@ -1,12 +1,23 @@
 //! Builds for release in a target folder of its own, without a path of this machine in what comes out.
 
+use crate::fail::Fail;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Whether a static `heg` is built, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Static {
+    Built,
+    LeftOut,
+}
+
 /// Builds the commands and the library; returns the folder where they are.
-pub(super) fn build() -> Result<PathBuf> {
+pub(super) fn build(with: Static) -> Result<PathBuf> {
+    if with == Static::Built {
+        check_static_tools()?;
+    }
     note("building heg, hegc and libheg for release, which takes a while");
     let programs = ["build", "--release", "--locked", "-p", "heg", "-p", "hegc"];
     workspace::run(&mut cargo(&programs)?, "building the commands")?;
@@ -19,7 +30,43 @@ pub(super) fn build() -> Result<PathBuf> {
     )?;
     let folder = target().join("release");
     share(&folder)?;
+    if with == Static::Built {
+        build_static(&folder)?;
+    }
     Ok(folder)
+}
+
+/// Builds `heg` without any library of the system. It runs on each x86-64 Linux, but can load no library either, and so
+/// has neither OpenVINO nor Vulkan.
+fn build_static(folder: &Path) -> Result<()> {
+    let arguments = ["build", "--release", "--locked", "-p", "heg", "--target"];
+    let mut command = cargo(&arguments)?;
+    let variable = format!("CC_{}", STATIC_TARGET.replace('-', "_"));
+    command.arg(STATIC_TARGET).env(variable, STATIC_COMPILER);
+    workspace::run(&mut command, "building the static heg")?;
+    let built = target().join(STATIC_TARGET).join("release").join("heg");
+    let place = folder.join(super::package::STATIC_HEG);
+    std::fs::copy(&built, &place)
+        .with_context(|| format!("cannot copy `{}` to `{}`", built.display(), place.display()))
+        .map(drop)
+}
+
+/// Says what is missing for the static `heg`, before minutes of building.
+fn check_static_tools() -> Result<()> {
+    let missing = |what: &str, hint: String| {
+        let hint = format!("{hint}, or leave the static `heg` out: --without-static");
+        Fail::environment(what).hint(hint)
+    };
+    if !workspace::has_rust_target(STATIC_TARGET)? {
+        let what = format!("this Rust cannot build for {STATIC_TARGET}");
+        return Err(missing(&what, format!("run: rustup target add {STATIC_TARGET}")).into());
+    }
+    if !workspace::on_path(STATIC_COMPILER) {
+        let what = format!("`{STATIC_COMPILER}` is missing, which compiles C for {STATIC_TARGET}");
+        let hint = "install musl-tools (Debian: `apt-get install musl-tools`)";
+        return Err(missing(&what, hint.to_owned()).into());
+    }
+    Ok(())
 }
 
 /// Links the shared library of the static one. Rust's own link would also export the C functions of dependencies, and keep
@@ -43,6 +90,10 @@ fn share(folder: &Path) -> Result<()> {
     link.args(super::package::SYSTEM_LIBRARIES.split(' '));
     workspace::run(&mut link, "linking libheg")
 }
+
+/// The target of static programs.
+const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
+const STATIC_COMPILER: &str = "musl-gcc";
 
 fn target() -> PathBuf {
     workspace::target_dir().join("dist")

@@ -8,12 +8,14 @@ mod debian;
 mod glibc;
 mod licences;
 mod package;
+mod same;
 mod wheel;
 
 use crate::fail::Fail;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use archive::Entry;
+use build::Static;
 pub use package::{Binaries, Compression, Shipment};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,9 +29,12 @@ pub struct Args {
     /// The folder to write to
     #[arg(long, value_name = "DIR", default_value = "dist")]
     to: PathBuf,
-    /// Pack what is in this folder, `heg`, `hegc`, `libheg.so` and `libheg.a`, instead of building it
+    /// Pack what is in this folder, `heg`, `hegc`, `libheg.so`, `libheg.a` and `heg-static`, instead of building it
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
+    /// Leave out the `heg` that needs no library of the system
+    #[arg(long, conflicts_with = "binaries")]
+    without_static: bool,
     /// Sign the checksums with this secret key, by `minisign`
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -39,10 +44,14 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let folder = match &args.binaries {
         Some(folder) => folder.clone(),
-        None => build::build()?,
+        None if args.without_static => build::build(Static::LeftOut)?,
+        None => build::build(Static::Built)?,
     };
     let release = Shipment::of_checkout()?;
     let binaries = Binaries::read(&folder)?;
+    if let Some(program) = &binaries.heg_static {
+        same::check(&folder, program)?;
+    }
     let oldest = glibc::newest_needed(&[&binaries.heg, &binaries.hegc, &binaries.libheg])?;
     note(format!("needs glibc {oldest} or later"));
     let pages = pages(&folder)?;

@@ -55,6 +55,8 @@ pub struct Binaries {
     pub(super) libheg: Vec<u8>,
     /// The static library, if there is one.
     pub(super) libheg_static: Option<Vec<u8>>,
+    /// `heg` without a library of the system, if it was built.
+    pub(super) heg_static: Option<Vec<u8>>,
 }
 
 impl Binaries {
@@ -73,6 +75,7 @@ impl Binaries {
             hegc: read("hegc")?,
             libheg: read("libheg.so")?,
             libheg_static: read("libheg.a").ok(),
+            heg_static: read(STATIC_HEG).ok(),
         })
     }
 }
@@ -93,8 +96,8 @@ pub(super) fn files(
     oldest: Glibc,
 ) -> Result<Vec<File>> {
     let version = &release.version;
-    let archive = |name: &str, entries: Vec<Entry>| -> Result<File> {
-        let folder = format!("{name}-{version}-x86_64-linux");
+    let archive = |name: &str, system: &str, entries: Vec<Entry>| -> Result<File> {
+        let folder = format!("{name}-{version}-x86_64-{system}");
         let entries = entries.into_iter().chain(terms(licences));
         let entries = entries.map(|entry| entry.below(&folder)).collect();
         Ok(File {
@@ -108,14 +111,12 @@ pub(super) fn files(
     ];
     let mut commands = programs.clone();
     commands.extend(pages.iter().cloned());
-    commands.push(Entry::plain(
-        "README.md",
-        include_str!("../../../README.md"),
-    ));
+    let readme = Entry::plain("README.md", include_str!("../../../README.md"));
+    commands.push(readme.clone());
     let platform = format!("manylinux_{}_x86_64", oldest.tag());
     let mut files = vec![
-        archive("heg", commands)?,
-        archive("libheg", library(version, binaries))?,
+        archive("heg", "linux", commands)?,
+        archive("libheg", "linux", library(version, binaries))?,
         File {
             name: format!("heg_{version}_amd64.deb"),
             bytes: debian::write(release, programs, pages, licences, oldest)?,
@@ -131,6 +132,12 @@ pub(super) fn files(
             )?,
         },
     ];
+    if let Some(program) = &binaries.heg_static {
+        let mut entries = vec![Entry::program("heg", program), readme];
+        entries.push(Entry::plain("LICENCE-musl.txt", MUSL_TERMS));
+        entries.extend(pages.iter().filter(|it| !it.path.contains("hegc")).cloned());
+        files.push(archive("heg", "linux-musl", entries)?);
+    }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(files)
 }
@@ -164,6 +171,12 @@ fn terms(licences: &str) -> [Entry; 2] {
         Entry::plain("LICENCES.txt", licences),
     ]
 }
+
+/// The terms of the C library that is part of the static `heg`.
+const MUSL_TERMS: &str = include_str!("musl.txt");
+
+/// The file name of the static `heg` beside the other.
+pub(super) const STATIC_HEG: &str = "heg-static";
 
 /// The name by which programs find the shared library; its number is `HEG_ABI` of the header.
 pub(super) const SONAME: &str = "libheg.so.1";

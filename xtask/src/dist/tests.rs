@@ -18,6 +18,7 @@ fn release(pages: &[Entry]) -> Vec<File> {
         hegc: program.clone(),
         libheg: program.clone(),
         libheg_static: Some(b"!<arch>\n".to_vec()),
+        heg_static: Some(program.clone()),
     };
     let oldest = glibc::newest_needed(&[&program]).unwrap();
     files(&release, &binaries, pages, "licences", oldest).unwrap()
@@ -26,6 +27,7 @@ fn release(pages: &[Entry]) -> Vec<File> {
 fn pages() -> Vec<Entry> {
     [
         "man/heg.1",
+        "man/hegc.1",
         "completions/heg.bash",
         "completions/heg.fish",
         "completions/_heg",

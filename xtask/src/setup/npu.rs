@@ -6,12 +6,11 @@
 
 use super::{fetch, wheel};
 use crate::fail::Fail;
-use crate::workspace::{self, note, target_dir};
+use crate::workspace::{self, has_rust_target, note, on_path, target_dir};
 use anyhow::{Context, Result};
 use heg_compiler::npu::{NpuToolchain, Provider, wine_environment};
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Installs the toolchain; quiet and quick when there is nothing to do.
@@ -112,16 +111,8 @@ fn root_prefix() -> Option<&'static [&'static str]> {
     succeeds("sudo", &["-n", "true"]).map(|_| ["sudo", "-n"].as_slice())
 }
 
-/// Whether the installed Rust can build for Windows.
-pub(super) fn has_rust_target() -> Result<bool> {
-    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    rustc.args(["--print", "target-libdir", "--target", RUST_TARGET]);
-    let libraries = workspace::capture(&mut rustc, "rustc")?;
-    Ok(Path::new(libraries.trim()).is_dir())
-}
-
 fn add_rust_target() -> Result<()> {
-    if has_rust_target()? {
+    if has_rust_target(RUST_TARGET)? {
         return Ok(());
     }
     note(format!("adding the Rust target {RUST_TARGET}"));
@@ -189,13 +180,6 @@ fn verify(folder: &Path, provider: Provider) -> Result<NpuToolchain> {
         anyhow::Error::new(error)
             .context(Fail::environment("the NPU compiler is no use").hint(hint))
     })
-}
-
-fn on_path(program: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .map(|folder: PathBuf| folder.join(program))
-        .any(|file| file.is_file())
 }
 
 const WORKER: &str = "heg-npu-worker";

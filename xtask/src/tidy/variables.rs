@@ -72,7 +72,7 @@ const VARIABLES: [(&str, &[&str]); 25] = [
             "xtask/src/workspace.rs",
         ],
     ),
-    ("HEG_DIST_ARCHIVE", &["heg-runtime/cli/tests/it/bare.rs"]),
+    ("HEG_DIST", &["heg-runtime/cli/tests/it/bare.rs"]),
     (
         "HEG_FULL",
         &[

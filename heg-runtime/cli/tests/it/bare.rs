@@ -1,141 +1,211 @@
 //! `heg` on a root file system that has nothing but it and the libraries that its Debian package declares: no compiler, no
-//! Python, no OpenVINO, no shell. With `HEG_DIST_ARCHIVE` it is that of an archive of `cargo xtask dist`.
+//! Python, no OpenVINO, no shell. With `HEG_DIST`, the folder that `cargo xtask dist` wrote, it is that of the archive; the
+//! static one, a program in C and the Python wheel are tried too, each on a root of its own.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use heg_tests::{Workbench, fixture, skipped};
 
+use crate::bare_root::{BareRoot, DECLARED, libraries, python};
+use crate::docker_registry::DockerRegistry;
 use crate::registry::registry_or_skip;
 
-/// A root file system in a folder.
-struct BareRoot<'r> {
-    folder: &'r Path,
+/// A registry with a bundle, and a folder for roots.
+struct World {
+    folder: tempfile::TempDir,
+    /// Name of the bundle.
+    name: String,
+    _docker: DockerRegistry,
 }
 
-impl<'r> BareRoot<'r> {
-    /// Puts a program there with the libraries that it is linked with, and the folders of every Linux.
-    fn new(folder: &'r Path, program: &Path) -> Self {
-        for name in ["dev", "proc", "tmp", "root"] {
-            fs::create_dir_all(folder.join(name)).unwrap();
+impl World {
+    /// `None`, after saying so, without a registry or user namespaces.
+    fn or_skip(test: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let docker = registry_or_skip(test, folder.path())?;
+        let probe = BareRoot::new(&folder.path().join("probe"));
+        probe.put_program(env!("CARGO_BIN_EXE_heg").as_ref(), "heg");
+        if probe.run(&["/heg", "--version"]).is_err() {
+            skipped(&format!("{test}: no user namespaces, or no unshare 2.38"));
+            return None;
         }
-        fs::write(folder.join("dev/null"), "").unwrap();
-        fs::copy(program, folder.join("heg")).unwrap();
-        let executable = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(folder.join("heg"), executable).unwrap();
-        for library in libraries(program) {
-            let place = folder.join(library.strip_prefix("/").unwrap());
-            fs::create_dir_all(place.parent().unwrap()).unwrap();
-            fs::copy(&library, place).unwrap();
-        }
-        Self { folder }
+        let name = format!("{}/acme/chat:stable", docker.host);
+        let workbench = Workbench::new().unwrap();
+        let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", |_| ());
+        let bundle = compiled.unwrap().0;
+        let mut push = Command::new(env!("CARGO_BIN_EXE_heg"));
+        let pushed = push.arg("push").arg(bundle).arg(&name).output().unwrap();
+        assert!(pushed.status.success(), "{pushed:?}");
+        Some(Self {
+            folder,
+            name,
+            _docker: docker,
+        })
     }
 
-    /// Runs `heg` in it, as root of a user namespace of its own; an error where the system allows no such thing.
-    fn heg(&self, arguments: &[&str]) -> std::io::Result<Output> {
-        let mut command = Command::new("unshare");
-        command
-            .args(["--map-root-user", "--mount", "--pid", "--fork"])
-            .arg("--mount-proc=/proc")
-            .arg(format!("--root={}", self.folder.display()))
-            .args(["--wd=/root", "/heg"])
-            .args(arguments);
-        command
-            .env_clear()
-            .env("HOME", "/root")
-            .env("PATH", "/usr/bin:/bin");
-        command.output()
+    fn root(&self) -> BareRoot {
+        BareRoot::new(&self.folder.path().join("root"))
+    }
+
+    /// Unpacks the archive of `HEG_DIST` whose name begins and ends like this.
+    fn unpacked(&self, begin: &str, end: &str) -> PathBuf {
+        let archive = dist_file(begin, end);
+        let unpacked = self.folder.path().join(format!("{begin}{end}"));
+        fs::create_dir(&unpacked).unwrap();
+        let mut tar = Command::new("tar");
+        tar.arg("-xzf").arg(&archive).arg("-C").arg(&unpacked);
+        let status = tar.arg("--strip-components=1").status().unwrap();
+        assert!(status.success(), "cannot unpack {archive:?}");
+        unpacked
+    }
+
+    /// Has `heg` of a root fetch the bundle.
+    fn pull(&self, root: &BareRoot) {
+        let pull = ["/heg", "pull", &self.name, "--allow-unsigned"];
+        let pulled = root.run(&pull).unwrap();
+        assert!(pulled.contains("nothing is left to hash"), "{pulled}");
+    }
+
+    /// Pulls and answers with a `heg` that needs nothing but its libraries.
+    fn pulls_and_answers(&self, program: &Path) {
+        let root = self.root();
+        for library in root.put_program(program, "heg") {
+            let name = library.file_name().unwrap().to_str().unwrap();
+            assert!(DECLARED.contains(&name), "`{name}` is not declared");
+        }
+        self.pull(&root);
+        let ask = ["/heg", "run", "chat", "--prompt", "Hello"];
+        let ask = [&ask[..], &["--max-tokens", "1", "--temperature", "0"]].concat();
+        in_time("heg", || root.run(&ask).unwrap());
+        let doctor = root.run(&["/heg", "doctor", "chat", "--json"]).unwrap();
+        assert!(doctor.contains("\"healthy\":true"), "{doctor}");
     }
 }
 
-/// The libraries that a program is linked with, and the loader, by their paths here.
-fn libraries(program: &Path) -> Vec<PathBuf> {
-    let output = Command::new("ldd").arg(program).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let words = text.split_whitespace();
-    let paths: Vec<PathBuf> = words
-        .filter(|word| word.starts_with('/'))
-        .map(PathBuf::from)
-        .collect();
-    let names: BTreeSet<_> = paths
-        .iter()
-        .map(|path| path.file_name().unwrap().to_str().unwrap())
-        .collect();
-    let mut undeclared = names.iter().filter(|name| !DECLARED.contains(*name));
-    let undeclared = undeclared.next();
-    assert_eq!(undeclared, None, "needs a library that is not declared");
-    paths
+/// The folder of `cargo xtask dist`.
+fn dist() -> Option<PathBuf> {
+    std::env::var_os("HEG_DIST").map(PathBuf::from)
 }
 
-/// Libraries of `libc6` and `libgcc-s1`, on which the Debian package depends.
-const DECLARED: [&str; 7] = [
-    "ld-linux-x86-64.so.2",
-    "libc.so.6",
-    "libdl.so.2",
-    "libgcc_s.so.1",
-    "libm.so.6",
-    "libpthread.so.0",
-    "librt.so.1",
-];
+/// The folder of `cargo xtask dist`, or a line that says that there is none.
+fn dist_or_skip(test: &str) -> Option<PathBuf> {
+    let dist = dist();
+    if dist.is_none() {
+        skipped(&format!(
+            "{test}: HEG_DIST names no folder of `cargo xtask dist`"
+        ));
+    }
+    dist
+}
 
-/// The program under test: that of an archive, or the one that was built with this test.
-fn program(folder: &Path) -> PathBuf {
-    let Some(archive) = std::env::var_os("HEG_DIST_ARCHIVE") else {
-        return env!("CARGO_BIN_EXE_heg").into();
-    };
-    let unpacked = folder.join("unpacked");
-    fs::create_dir(&unpacked).unwrap();
-    let mut tar = Command::new("tar");
-    tar.arg("-xzf").arg(&archive).arg("-C").arg(&unpacked);
-    tar.arg("--strip-components=1");
-    let status = tar.status().unwrap();
-    assert!(status.success(), "cannot unpack {archive:?}");
-    unpacked.join("heg")
+fn dist_file(begin: &str, end: &str) -> PathBuf {
+    let listed = fs::read_dir(dist().unwrap()).unwrap();
+    let mut found = listed.map(|entry| entry.unwrap().path()).filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with(begin) && name.ends_with(end)
+    });
+    let found = found.next();
+    assert!(found.is_some(), "HEG_DIST has no {begin}…{end}");
+    found.unwrap()
+}
+
+/// Answers before the time is over, counted from the end of the pull.
+fn in_time(what: &str, answer: impl FnOnce() -> String) {
+    let started = Instant::now();
+    let answer = answer();
+    let first_token = started.elapsed();
+    assert!(first_token < FIRST_TOKEN, "{what} took {first_token:?}");
+    assert!(!answer.trim().is_empty(), "{what} says nothing");
+    println!("{what}: first token {first_token:?} after the pull");
 }
 
 #[test]
 fn a_machine_with_nothing_else_pulls_and_answers() {
-    let test = "a_machine_with_nothing_else_pulls_and_answers";
-    let folder = tempfile::tempdir().unwrap();
-    let Some(docker) = registry_or_skip(test, folder.path()) else {
+    let Some(world) = World::or_skip("a_machine_with_nothing_else_pulls_and_answers") else {
         return;
     };
-    let root = folder.path().join("root");
-    let bare = BareRoot::new(&root, &program(folder.path()));
-    let probe = bare.heg(&["--version"]);
-    if !probe.is_ok_and(|output| output.status.success()) {
-        return skipped(&format!("{test}: no user namespaces, or no unshare 2.38"));
-    }
-    let name = format!("{}/acme/chat:stable", docker.host);
-    let workbench = Workbench::new().unwrap();
-    let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", |_| ());
-    let bundle = compiled.unwrap().0;
-    let mut push = Command::new(env!("CARGO_BIN_EXE_heg"));
-    let pushed = push.arg("push").arg(bundle).arg(&name).output().unwrap();
-    assert!(pushed.status.success(), "{pushed:?}");
-
-    let succeeds = |arguments: &[&str]| {
-        let output = bare.heg(arguments).unwrap();
-        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        let (out, error) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success(), "{arguments:?}: {out}{error}");
-        (out, error)
+    let program = match dist() {
+        Some(_) => world.unpacked("heg-", "-linux.tar.gz").join("heg"),
+        None => env!("CARGO_BIN_EXE_heg").into(),
     };
-    let (pulled, _) = succeeds(&["pull", &name, "--allow-unsigned"]);
-    assert!(pulled.contains("nothing is left to hash"), "{pulled}");
-    let started = Instant::now();
-    let ask = ["run", "chat", "--prompt", "Hello", "--max-tokens", "1"];
-    succeeds(&[&ask[..], &["--temperature", "0"]].concat());
-    let first_token = started.elapsed();
-    assert!(first_token < FIRST_TOKEN, "took {first_token:?}");
-    println!("first token {first_token:?} after the pull");
+    world.pulls_and_answers(&program);
+}
 
-    let doctor = succeeds(&["doctor", "chat", "--json"]).0;
-    assert!(doctor.contains("\"healthy\":true"), "{doctor}");
+#[test]
+fn a_static_program_needs_no_library() {
+    let test = "a_static_program_needs_no_library";
+    let Some(world) = dist_or_skip(test).and_then(|_| World::or_skip(test)) else {
+        return;
+    };
+    let program = world.unpacked("heg-", "-linux-musl.tar.gz").join("heg");
+    assert_eq!(libraries(&program), [""; 0].map(PathBuf::from));
+    world.pulls_and_answers(&program);
+}
+
+/// Built by the system's compiler against the header and the shared library of the archive, and carried to the root.
+#[test]
+fn a_program_in_c_answers() {
+    let test = "a_program_in_c_answers";
+    let Some(world) = dist_or_skip(test).and_then(|_| World::or_skip(test)) else {
+        return;
+    };
+    let library = world.unpacked("libheg-", "-linux.tar.gz");
+    let program = world.folder.path().join("program");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"]);
+    compile.arg(library.join("include"));
+    compile.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/first_token.c"));
+    compile.arg("-L").arg(library.join("lib"));
+    compile
+        .args(["-lheg", "-Wl,-rpath,/lib", "-o"])
+        .arg(&program);
+    let compiled = compile.output().unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    let root = world.root();
+    root.put_program(env!("CARGO_BIN_EXE_heg").as_ref(), "heg");
+    let shared = library.join("lib/libheg.so.1");
+    root.put_libraries(&libraries(&shared));
+    root.put(&shared, "lib/libheg.so.1");
+    root.put(&program, "program");
+    world.pull(&root);
+    root.run(&["/heg", "export", "chat", "--to", "chat.heg"])
+        .unwrap();
+    in_time("a program in C", || {
+        root.run(&["/program", "chat.heg"]).unwrap()
+    });
+}
+
+/// A machine with Python and pip alone: the wheel is installed there, by its file.
+#[test]
+fn the_wheel_answers_where_only_python_is() {
+    let test = "the_wheel_answers_where_only_python_is";
+    let Some(world) = dist_or_skip(test).and_then(|_| World::or_skip(test)) else {
+        return;
+    };
+    let root = world.root();
+    root.put_program(env!("CARGO_BIN_EXE_heg").as_ref(), "heg");
+    let Some(python) = python(&root) else {
+        return skipped(&format!("{test}: no python3 with pip"));
+    };
+    let wheel = dist_file("heg-", ".whl");
+    let name = wheel.file_name().unwrap().to_str().unwrap();
+    root.put(&wheel, &format!("root/{name}"));
+    world.pull(&root);
+    root.run(&["/heg", "export", "chat", "--to", "chat.heg"])
+        .unwrap();
+    let wheel = format!("./{name}");
+    let install = [&python, "-m", "pip", "install", "--no-index", &wheel];
+    let installed = root.run(&install).unwrap();
+    assert!(
+        installed.contains("Successfully installed heg"),
+        "{installed}"
+    );
+    let program = "import heg\nwith heg.Engine('chat.heg') as engine:\n    \
+                   print(engine.ask('Hello', max_tokens=1).text())\n";
+    in_time("Python", || root.run(&[&python, "-c", program]).unwrap());
 }
 
 /// Longest time from the end of the pull to the first token.

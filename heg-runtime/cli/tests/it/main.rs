@@ -7,6 +7,8 @@
 mod bake;
 #[cfg(all(target_os = "linux", target_arch = "x86_64", feature = "ship"))]
 mod bare;
+#[cfg(all(target_os = "linux", target_arch = "x86_64", feature = "ship"))]
+mod bare_root;
 mod cli;
 mod command;
 #[cfg(all(unix, feature = "ship"))]

@@ -1,7 +1,12 @@
 //! Bytes that an edit of a compiled bundle moves: exact, since they depend on nothing but the model and the format.
 
+use std::path::Path;
+
 use heg_artifacts::manifest::Manifest;
 use heg_artifacts::{Bundle, Store};
+use heg_files::OwnFolder;
+use heg_runtime::verified::trust_if_verified;
+use heg_ship::DeviceStore;
 use heg_tests::{Workbench, fixture};
 use serde_json::Value;
 
@@ -78,4 +83,21 @@ fn an_edit_moves_what_it_changed() {
         }
     }
     insta::assert_snapshot!("moved", table);
+    nothing_is_left_to_hash(folder, &name);
+}
+
+/// What the pull has hashed is taken as it is by the first start, until somebody touches a part.
+fn nothing_is_left_to_hash(folder: &Path, name: &str) {
+    let store = DeviceStore::open(&folder.join("store")).unwrap();
+    let held = store.name(&name.parse().unwrap()).unwrap().unwrap().now;
+    let cache = OwnFolder::create(&folder.join("cache")).unwrap();
+    let is_known = || trust_if_verified(&store.bundle(held.bundle).unwrap(), &cache);
+    assert!(is_known());
+    let view = store.view(held.bundle).unwrap().unwrap();
+    let largest = view.parts().iter().max_by_key(|part| part.bytes).unwrap();
+    let part = largest.id.path_in(&store.path().join("parts"));
+    let whole = std::fs::read(&part).unwrap();
+    std::fs::remove_file(&part).unwrap();
+    std::fs::write(&part, whole).unwrap();
+    assert!(!is_known(), "another file with the same bytes is hashed");
 }

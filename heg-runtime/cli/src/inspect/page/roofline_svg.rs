@@ -8,7 +8,7 @@ use heg_profiler::Roofline;
 use heg_spec::Group;
 
 use super::super::kernels::scaled;
-use super::svg::{Align, Svg};
+use super::svg::{Align, Svg, distance};
 
 /// The data of a roofline chart.
 pub(super) struct Chart<'a> {
@@ -285,7 +285,7 @@ impl Chart<'_> {
         let mut places = Vec::new();
         for pair in lines.iter().flat_map(|line| line.windows(2)) {
             let [[x0, y0], [x1, y1]] = [pair[0], pair[1]];
-            let steps = ((x1 - x0).hypot(y1 - y0) / 4.0).ceil();
+            let steps = (distance(pair[0], pair[1]) / 4.0).ceil();
             places.extend((0..=steps as u32).map(|step| {
                 let share = f64::from(step) / steps.max(1.0);
                 [x0 + share * (x1 - x0), y0 + share * (y1 - y0)]

@@ -143,7 +143,7 @@ impl Svg {
     pub(super) fn arrow(&mut self, class: &str, points: &[[f64; 2]]) {
         self.line(class, points);
         let [.., from, to] = points else { return };
-        let length = (to[0] - from[0]).hypot(to[1] - from[1]).max(1e-9);
+        let length = distance(*from, *to).max(1e-9);
         let along = [(to[0] - from[0]) / length, (to[1] - from[1]) / length];
         let side = |sign: f64| {
             [
@@ -167,6 +167,12 @@ impl Svg {
 
 /// Length of an arrowhead.
 const HEAD: f64 = 6.0;
+
+/// The distance of two points. Not by `hypot`: that of glibc is of version 2.35, which RHEL 9 does not have.
+pub(super) fn distance(from: [f64; 2], to: [f64; 2]) -> f64 {
+    let [x, y] = [to[0] - from[0], to[1] - from[1]];
+    (x * x + y * y).sqrt()
+}
 
 /// Formats a number with one decimal at most: `12.5`, `12`.
 pub(super) fn number(value: f64) -> String {

@@ -342,7 +342,7 @@ pub const KEYS_BYTES_MAX: u64 = 256 << 10;
 /// Most changes that are looked at. Chosen.
 pub const CHANGES_MAX: usize = 16;
 
-/// Whose signatures are missing, for people.
+/// The keys whose signatures are missing, for people.
 const KEYS_BEFORE: &str = "keys that counted before";
 const NEW_KEYS: &str = "new keys";
 

@@ -79,7 +79,7 @@ struct Trial {
 }
 
 impl PairWays {
-    /// Ways of which one is `alone`, and the other both together.
+    /// The two ways of a pair: both together, and `alone`.
     pub(crate) const fn new(alone: PairWay) -> Self {
         Self {
             alone,

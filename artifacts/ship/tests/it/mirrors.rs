@@ -75,7 +75,7 @@ fn documents_that_a_mirror_made_up_come_from_the_next() {
     assert!(origin.requests().iter().all(is_blob));
 }
 
-/// Where all places lie alike, each was asked as often as a registry alone, and the error names them.
+/// If all places lie alike, each is asked as often as a registry alone, and the error names them.
 #[test]
 fn a_lie_of_all_places_is_named() {
     let world = World::new();

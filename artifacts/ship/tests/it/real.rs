@@ -80,7 +80,7 @@ fn a_registry_takes_and_gives_what_changed() {
     assert_eq!(error.to_string(), expected);
 }
 
-/// What one repository of a registry has is not sent to another.
+/// A blob that one repository of a registry has is not sent to another.
 #[test]
 fn a_registry_mounts_what_a_sister_has() {
     let folder = tempfile::tempdir().unwrap();

@@ -86,7 +86,7 @@ fn an_edit_moves_what_it_changed() {
     nothing_is_left_to_hash(folder, &name);
 }
 
-/// What the pull has hashed is taken as it is by the first start, until somebody touches a part.
+/// The first start hashes nothing that the pull has hashed, until somebody touches a part.
 fn nothing_is_left_to_hash(folder: &Path, name: &str) {
     let store = DeviceStore::open(&folder.join("store")).unwrap();
     let held = store.name(&name.parse().unwrap()).unwrap().unwrap().now;

@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Times that each side of a comparison is measured
     #[arg(long, value_name = "N", default_value_t = ROUNDS)]
     rounds: NonZeroUsize,
-    /// Pairs of prompts that a stranger asks, each of which somebody has kept or nobody
+    /// Pairs of prompts that a stranger asks: one that somebody else has kept, one that nobody has
     #[arg(long, value_name = "N", default_value_t = PAIRS)]
     pairs: NonZeroUsize,
     /// Measure only these

@@ -1,5 +1,5 @@
 //! Orders that the other side of a partner runs alone without dividing, timing and learning, since the partner got nothing
-//! of the latest ones of their kind. These cost a small model's decode a tenth of its time.
+//! of the latest ones of their kind.
 
 use crate::call::CpuCall;
 use crate::kernel::CpuKernel;

@@ -1,6 +1,7 @@
 //! A folder of kept state: its pages, and whether they are in memory.
 
 use anyhow::{Context, Result};
+use heg_state::{HEAD_BYTES, PAGE_TOKENS};
 use rustix::fs::Advice;
 use std::fs::{self, File};
 use std::io::Read;
@@ -83,7 +84,7 @@ impl KeptFolder {
                 };
                 match metadata.is_dir() {
                     true => folders.push(entry.path()),
-                    false if metadata.len() > HEAD_BYTES => found.push(entry.path()),
+                    false if metadata.len() > HEAD_BYTES as u64 => found.push(entry.path()),
                     false => {}
                 }
             }
@@ -92,10 +93,6 @@ impl KeptFolder {
         Ok(found)
     }
 }
-
-/// Tokens of a page, and bytes of its head (`heg-runtime/state/STATE.md`).
-const PAGE_TOKENS: usize = 64;
-const HEAD_BYTES: u64 = 4096;
 
 /// Chosen: pages are written in seconds.
 const PATIENCE: Duration = Duration::from_secs(120);

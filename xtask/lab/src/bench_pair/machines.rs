@@ -23,6 +23,8 @@ pub(super) enum Shape {
     Gpu,
     /// A GPU and one thread of the CPU, which share each product.
     GpuPair,
+    /// An NPU and one thread of the CPU, by the pieces of products in the bundle.
+    NpuPair,
 }
 
 impl Shape {
@@ -43,6 +45,7 @@ impl Shape {
             Self::Pair { .. } => return Ok(shipped::soc("host-pair")?),
             Self::Gpu => return Ok(shipped::soc("host-gpu")?),
             Self::GpuPair => return Ok(shipped::soc("host-pair-gpu")?),
+            Self::NpuPair => return Ok(shipped::soc("host-pair-npu")?),
         };
         let mut soc = shipped::soc("host-cpu")?;
         for device in &mut soc.devices {
@@ -88,7 +91,7 @@ impl Machine {
                 level,
                 synchronisation,
             } => (paired(loader, level, synchronisation)?, DeviceClass::Npu),
-            Shape::GpuPair => {
+            Shape::GpuPair | Shape::NpuPair => {
                 let (level, waits) = (PairLevel::Tensor, Synchronisation::Fast);
                 (paired(loader, level, waits)?, DeviceClass::Npu)
             }
@@ -99,7 +102,9 @@ impl Machine {
             role,
             source: match shape {
                 Shape::Gpu => RungSource::Gpu,
-                Shape::One(_) | Shape::Pair { .. } | Shape::GpuPair => RungSource::Program,
+                Shape::One(_) | Shape::Pair { .. } | Shape::GpuPair | Shape::NpuPair => {
+                    RungSource::Program
+                }
             },
         })
     }
@@ -114,8 +119,8 @@ impl Machine {
         self.loader.take().context("the machine is in use")
     }
 
-    /// Times that parts of a GPU took beside its work so far.
-    pub(super) fn hand_overs_of_gpu(&self) -> Option<HandOvers> {
+    /// Times that parts of a GPU or an NPU took beside its work so far.
+    pub(super) fn hand_overs_of_partner(&self) -> Option<HandOvers> {
         self.pair.as_ref()?.partner_hand_overs()
     }
 

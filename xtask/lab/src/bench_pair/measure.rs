@@ -92,6 +92,37 @@ impl Measured for Kernel {
     }
 }
 
+/// A prompt of one chunk.
+pub(super) struct Prefilling {
+    pub(super) machine: Machine,
+    executor: Executor,
+    sequence: Sequence,
+}
+
+impl Prefilling {
+    pub(super) fn new(mut machine: Machine) -> Result<Self> {
+        let executor = executor(&mut machine)?;
+        let sequence = executor.sequence()?;
+        Ok(Self {
+            machine,
+            executor,
+            sequence,
+        })
+    }
+}
+
+impl Measured for Prefilling {
+    fn run_ms(&mut self) -> Result<f64> {
+        self.sequence.truncate(0);
+        let prompt = tokens(PROMPT_TOKENS);
+        timed_ms(|| {
+            self.executor
+                .prefill(&mut self.sequence, &prompt, Logits::None)?;
+            Ok(())
+        })
+    }
+}
+
 /// Decode steps of one sequence behind a prompt.
 pub(super) struct Decoding {
     pub(super) machine: Machine,
@@ -143,8 +174,8 @@ fn tokens(count: usize) -> Vec<u32> {
     (0..count as u32).map(|token| 3 + token % 200).collect()
 }
 
-/// Tokens before the first decode step, as one chunk.
-const PROMPT_TOKENS: usize = 64;
+/// Tokens of a prompt, as one chunk.
+pub(super) const PROMPT_TOKENS: usize = 64;
 
 /// Decode steps of a measurement.
 const STEPS: usize = 16;

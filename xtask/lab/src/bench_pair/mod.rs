@@ -6,6 +6,7 @@ mod cuts;
 mod gpu;
 mod machines;
 mod measure;
+mod npu;
 mod report;
 
 use crate::goal::Goal;
@@ -65,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Part::Memory => cost::memory(&loaded, &bundle, &mut report)?,
             Part::Waits => cost::waits(&loaded, rounds, &mut report)?,
             Part::Gpu => gpu::pair(&loaded, rounds, &mut report)?,
+            Part::Npu => npu::pair(&loaded, rounds, &mut report)?,
             Part::Cuts => cuts::pair(&loaded, rounds, &mut report)?,
         }
         print!("{}", report::table(&report.lines[first..]));
@@ -88,6 +90,8 @@ enum Part {
     Waits,
     /// The CPU and a GPU as a pair, beside each alone and beside fixed shares; only where it is asked for.
     Gpu,
+    /// The CPU and an NPU as a pair, beside the CPU alone; only where it is asked for.
+    Npu,
     /// Cuts by measured pieces, beside the best of fixed shares and cuts by speeds of the run; only where it is asked for.
     Cuts,
 }
@@ -152,7 +156,8 @@ const AFTER_HELP: &str = "\
 Two lanes of CPU programs with one thread each run every kernel together. Beside them stand one lane, and one device with
 two threads, on the same rows of the same bundle. Times are medians of all rounds; a ratio above 1 says how much faster the
 pair is. A hand-over is the time from the end of one side's part until the other goes on. `--only gpu` measures a pair of
-unlike devices: a thread of the CPU and the GPU that `HEG_VK_DRIVER` names. `--only cuts` measures pieces of products first, as
+unlike devices: a thread of the CPU and the GPU that `HEG_VK_DRIVER` names; `--only npu` a thread and an NPU, by the pieces of
+a bundle that was compiled with `--partition host-pair-npu`. `--only cuts` measures pieces of products first, as
 `heg profile` does, and then the cuts that they give. Devices with static shapes are simulated:
 `cargo xtask evaluate --paper heterollm`.
 

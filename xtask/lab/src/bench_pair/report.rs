@@ -73,7 +73,7 @@ impl Report {
         self.lines.push(line);
     }
 
-    /// Adds how long hand-overs took from one look at them to the next.
+    /// Adds how long hand-overs took from one look at them to the next, if there were any.
     pub(super) fn hand_overs(
         &mut self,
         what: &str,
@@ -84,6 +84,9 @@ impl Report {
             return;
         };
         let found = after.since(&before);
+        if found.count() == 0 {
+            return;
+        }
         let us = |share| found.quantile_us(share).unwrap_or_default();
         let figures = HandOverFigures {
             count: found.count(),

@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Largest difference of a lane's occupancy
     #[arg(long, value_name = "POINTS", default_value_t = 5.0)]
     occupancy_error_max: f64,
+    /// Also keep the run in FILE, as `heg serve --trace` would, with three requests before it that warm it up
+    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
+    keep: Option<PathBuf>,
     /// Also write all figures to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -69,6 +72,7 @@ machine is to the same launches of each tenth of a second; what a replay at its 
 
 Examples:
   cargo xtask check-twin --soc host-roles
+  cargo xtask check-twin --seed 1 --keep run.json; cargo xtask check-twin run.json
   heg serve model.heg --trace run.json --speculate off; cargo xtask check-twin run.json";
 
 fn rates(text: &str) -> Result<(f64, f64), String> {
@@ -135,7 +139,7 @@ fn record(args: &Args) -> Result<RunTrace> {
     let lanes = MachineLanes::of(|class| soc.devices.iter().any(|it| it.class == class));
     let policy = args.policy.as_deref().unwrap_or(lanes.policy());
     let policy = shipped::policy(policy).context(Fail::input("cannot use the policy"))?;
-    record::record(&bundle, &soc, policy, &drawn(args))
+    record::record(&bundle, &soc, policy, &drawn(args), args.keep.as_deref())
 }
 
 /// Longest prompt and longest answer. Chosen: a small model has room for both.

@@ -5,7 +5,8 @@ use heg_runtime::Loaded;
 use heg_runtime::engine::{EndTokens, Engine, EngineOptions, Request, Speculation};
 use heg_sched::{Action, Event, Micros, Observer};
 use heg_spec::{Policy, Seeded, Soc};
-use heg_workload::{Arrival, RunTrace, Trace, TraceRecorder, TraceRequest};
+use heg_workload::{Arrival, RunTrace, Trace, TraceFile, TraceRecorder, TraceRequest};
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -24,16 +25,28 @@ impl Observer for Recording {
     }
 }
 
-/// Serves a trace on a machine, without drafts, and returns what happened.
-pub(super) fn record(bundle: &Path, soc: &Soc, policy: Policy, trace: &Trace) -> Result<RunTrace> {
+/// Serves a trace on a machine, without drafts, and returns what happened. `keep`: a file for it.
+pub(super) fn record(
+    bundle: &Path,
+    soc: &Soc,
+    policy: Policy,
+    trace: &Trace,
+    keep: Option<&Path>,
+) -> Result<RunTrace> {
     let loader = Loaded::open(bundle)?.loader(soc)?;
     for line in loader.what_runs() {
         println!("runs {line}");
     }
     let recording = Recording::default();
+    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(recording.clone())];
+    if let Some(path) = keep {
+        let file = File::create(path).and_then(TraceFile::live);
+        let cannot = || Fail::environment(format!("cannot write `{}`", path.display()));
+        observers.push(Box::new(file.with_context(cannot)?));
+    }
     let options = EngineOptions {
         speculation: Speculation::Off,
-        observers: vec![Box::new(recording.clone())],
+        observers,
         ..EngineOptions::default()
     };
     let engine = Engine::start(loader, policy, options)?;

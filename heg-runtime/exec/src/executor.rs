@@ -206,6 +206,7 @@ impl Executor {
         };
         let room = SessionRoom {
             rows,
+            batch: options.batch,
             switching: options.switching,
         };
         let sessions = loader.backends().iter();

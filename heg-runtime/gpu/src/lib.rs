@@ -41,7 +41,7 @@ pub use model::{GpuModel, GpuModelOptions};
 pub use order::{GpuOrder, GpuTask};
 pub use pass::{GpuCopies, GpuPass, GpuTaken};
 pub use probe::{Fidelity, Probe};
-pub use program::{GpuArea, GpuCall, GpuProduct, GpuProgram, GpuRows, GpuWeight};
+pub use program::{GpuArea, GpuCall, GpuProduct, GpuProgram, GpuRows, GpuWeight, row_counts};
 pub use region::GpuRegion;
 pub use shared::{CacheMemory, SharedMemory};
 pub use state::{CallState, GpuCache, RowState, StateLimits, WAY_TOKENS_MAX};

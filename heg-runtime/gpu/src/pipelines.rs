@@ -16,17 +16,20 @@ pub(crate) struct Pipelines {
     device: Arc<Device>,
     /// The bundle.
     modules: OnceLock<BundleModules>,
-    made: Mutex<HashMap<Key, Arc<Pipeline>>>,
+    made: Mutex<HashMap<Key, Arc<Slot>>>,
     memory: Mutex<Memory>,
 }
 
 /// The driver's cache of pipelines, and the file that keeps it between processes.
 struct Memory {
-    cache: PipelineCache,
+    cache: Arc<PipelineCache>,
     file: Option<KeptFile>,
     /// The bytes of the file.
     kept: Vec<u8>,
 }
+
+/// A pipeline, or the place for one. While it is made, others can be taken.
+type Slot = Mutex<Option<Arc<Pipeline>>>;
 
 /// Module, constants of its shape, and variant.
 type Key = (Module, Vec<(u32, u32)>, Arithmetic);
@@ -35,7 +38,7 @@ impl Pipelines {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, GpuError> {
         Ok(Self {
             memory: Mutex::new(Memory {
-                cache: PipelineCache::new(device, &[])?,
+                cache: Arc::new(PipelineCache::new(device, &[])?),
                 file: None,
                 kept: Vec::new(),
             }),
@@ -68,7 +71,7 @@ impl Pipelines {
         let mut cache = PipelineCache::new(&self.device, &kept)?;
         cache.take(&memory.cache)?;
         *memory = Memory {
-            cache,
+            cache: Arc::new(cache),
             file: Some(file),
             kept,
         };
@@ -105,7 +108,8 @@ impl Pipelines {
     /// Modules and constants of the pipelines made so far, without the driver's variant.
     pub(crate) fn shapes(&self) -> Vec<StepShape> {
         let made = taken(&self.made);
-        let shapes = made.keys().map(|(module, constants, _)| StepShape {
+        let made = made.iter().filter(|(_, slot)| is_made(slot));
+        let shapes = made.map(|((module, constants, _), _)| StepShape {
             module: *module,
             constants: constants.clone(),
         });
@@ -114,7 +118,8 @@ impl Pipelines {
 
     /// Number of pipelines.
     pub(crate) fn count(&self) -> usize {
-        taken(&self.made).len()
+        let made = taken(&self.made);
+        made.values().filter(|slot| is_made(slot)).count()
     }
 
     /// The pipeline of a module for a shape.
@@ -125,15 +130,19 @@ impl Pipelines {
         arithmetic: Arithmetic,
     ) -> Result<Arc<Pipeline>, GpuError> {
         let key = (module, shape.to_vec(), arithmetic);
-        let mut made = taken(&self.made);
-        if let Some(pipeline) = made.get(&key) {
+        let slot = Arc::clone(taken(&self.made).entry(key).or_default());
+        let mut slot = taken(&slot);
+        if let Some(pipeline) = &*slot {
             return Ok(Arc::clone(pipeline));
         }
         let constants = [shape, arithmetic.constants().as_slice()].concat();
         let words = self.specialised(module, &constants, arithmetic.declared)?;
-        let pipeline = Pipeline::new(&self.device, &words, &taken(&self.memory).cache)?;
-        made.insert(key, Arc::clone(&pipeline));
-        Ok(pipeline)
+        let cache = Arc::clone(&taken(&self.memory).cache);
+        Ok(Arc::clone(slot.insert(Pipeline::new(
+            &self.device,
+            &words,
+            &cache,
+        )?)))
     }
 }
 
@@ -150,6 +159,11 @@ impl Drop for Pipelines {
             Ok(_) | Err(_) => {}
         }
     }
+}
+
+/// Whether a pipeline is there already, and not under way.
+fn is_made(slot: &Slot) -> bool {
+    slot.try_lock().is_ok_and(|pipeline| pipeline.is_some())
 }
 
 /// The value that a panicking thread left is whole.

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use heg_runtime::Loaded;
 use heg_runtime::exec::{Executor, ExecutorOptions, summary};
+use heg_sched::Logits;
 use heg_spec::shipped;
 use heg_tests::greedy;
-use heg_vk_faults::{Installed, VkCounts, VkFault, VkPlan};
+use heg_vk_faults::{Installed, PretendedKind, VkCounts, VkFault, VkPlan};
 
 use super::{Seen, layered, plan, plan_one};
 use crate::world::{ANSWER_TOKENS, GPU_ALONE, gpu_bundle, references};
@@ -109,4 +110,55 @@ fn answers_that_are_damaged_while_kernels_are_made_ready_are_found_out() {
         assert_eq!(said.len(), 1, "{said:?}");
         Seen::at_end(layer).left_nothing("one known answer");
     });
+}
+
+/// Rows of a call that takes more than one tile of any size.
+const MANY_ROWS: usize = 67;
+
+#[test]
+fn pipelines_are_made_before_launches_need_them() {
+    let test = "vulkan::loading::pipelines_are_made_before_launches_need_them";
+    layered(test, MINUTES, |layer| {
+        // Such a device has a pipeline for each of few rows.
+        let wide = VkPlan {
+            kind: Some(PretendedKind::Discrete),
+            ..VkPlan::default()
+        };
+        let pipelines = |run: &dyn Fn(&mut Executor)| {
+            plan(layer, &wide);
+            let loaded = Loaded::open(gpu_bundle()).unwrap();
+            let loader = loaded.loader(&shipped::soc(GPU_ALONE).unwrap()).unwrap();
+            let options = ExecutorOptions {
+                chunk_tokens: MANY_ROWS,
+                batch: 2,
+                ..ExecutorOptions::default()
+            };
+            let mut executor = Executor::new(loader, options).unwrap();
+            executor.wait_ready().unwrap();
+            while executor.rest().unwrap() {}
+            run(&mut executor);
+            drop(executor);
+            Seen::at_end(layer).ends[0].pipelines
+        };
+        let [rested, ran] = [pipelines(&|_| {}), pipelines(&run_every_size)];
+        println!("{rested} pipelines when rested, {ran} behind calls of every size");
+        assert_eq!(ran, rested);
+    });
+}
+
+/// Runs prompts of few rows, of those around a tile's and around two, and steps of one and two sequences.
+fn run_every_size(executor: &mut Executor) {
+    let mut sequences = [0; 2].map(|_| executor.sequence().unwrap());
+    for rows in (1..=10).chain(31..=34).chain(63..=MANY_ROWS) {
+        let [sequence, _] = &mut sequences;
+        sequence.truncate(0);
+        let prompt = vec![3; rows];
+        executor
+            .prefill(sequence, &prompt, Logits::LastRows)
+            .unwrap();
+    }
+    for count in 1..=2 {
+        let mut batch: Vec<_> = sequences.iter_mut().take(count).collect();
+        executor.decode(&mut batch, &vec![4; count]).unwrap();
+    }
 }

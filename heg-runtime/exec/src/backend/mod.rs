@@ -195,6 +195,8 @@ pub(crate) enum Origin {
 pub(crate) struct SessionRoom {
     /// Most rows of a call, including padding.
     pub(crate) rows: usize,
+    /// Sequences of a pass at most, each with a row for the head.
+    pub(crate) batch: usize,
     pub(crate) switching: Switching,
 }
 

@@ -15,6 +15,7 @@ use heg_spirv::{Shapes, is_cache};
 pub use area::{GpuArea, GpuProduct};
 pub use call::{GpuCall, GpuRows, GpuWeight};
 pub(crate) use steps::row_pieces;
+pub use tiling::row_counts;
 
 use crate::device::GpuDevice;
 use crate::error::GpuError;

@@ -51,6 +51,16 @@ const BUSY_GROUPS: u32 = 256;
 /// Workgroups that every device takes side by side.
 const GROUPS_MAX: u32 = 65535;
 
+/// Numbers of rows whose calls between them need every pipeline that calls of at most `most` rows do, the fewest rows first:
+/// few rows have pipelines of their own, and of more the grid of tiles says which they take, as does attention.
+pub fn row_counts(most: u32) -> impl Iterator<Item = u32> {
+    let [_, few] = FEW_ROWS_MAX;
+    let tile = 2 * TILE_LINES;
+    let first_of_tiles = (tile + 1..most).step_by(tile as usize);
+    let all = (1..=few).chain([tile]).chain(first_of_tiles);
+    all.filter(move |rows| *rows < most).chain([most])
+}
+
 impl Tiling {
     /// The division for a device.
     pub(super) fn new(device: &GpuDevice, shape: Shape) -> Self {

@@ -7,6 +7,7 @@
 //! (`halves`), and so are caches.
 
 mod alone;
+mod beforehand;
 mod caches;
 mod form;
 mod halves;

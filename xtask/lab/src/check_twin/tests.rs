@@ -30,6 +30,7 @@ fn args(rates: (f64, f64)) -> Args {
         seed: 3,
         latency_error_max: 10.0,
         occupancy_error_max: 5.0,
+        keep: None,
         json: None,
     }
 }

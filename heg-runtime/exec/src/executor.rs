@@ -209,8 +209,7 @@ impl Executor {
             batch: options.batch,
             switching: options.switching,
         };
-        let sessions = loader.backends().iter();
-        let sessions = sessions.map(|backend| backend.session(room));
+        let sessions = loader.backends().iter().map(|it| it.session(room));
         let sessions = sessions.collect::<Result<Vec<_>, ExecError>>()?;
         let needs = Arc::new(KernelNeeds {
             quarantined: answers::quarantined(&verdicts),

@@ -142,53 +142,67 @@ fn rope() {
     });
 }
 
-#[test]
-fn elementwise() {
-    check_step("elementwise", 32, |noise, case| {
-        let (role, kv) = match case % 8 {
-            0 => target(case / 8),
-            _ => (Role::Hidden, ElementType::Bf16),
-        };
-        let width = 2 * noise.between(1, 300);
-        let mut builder = Builder::new(kv, Activations::I8);
-        let a = builder.input(Role::Hidden, width);
-        let b = builder.input(Role::Attended, width);
-        let out = builder.output(role, width);
-        let gated = |activation| Step::Gated {
-            gate: a,
-            up: b,
-            activation,
-            out,
-        };
-        builder.step(match case % 8 {
-            0 => Step::Copy { x: a, out },
-            1 => Step::Scale {
-                x: a,
-                factor: 0.37,
-                out,
-            },
-            2 => Step::Add {
-                a,
-                b,
-                b_scale: 0.22,
-                out,
-            },
-            3 => Step::SoftCap {
-                x: a,
-                cap: 0.9,
-                out,
-            },
-            4 => Step::SoftCap {
-                x: a,
-                cap: 30.0,
-                out,
-            },
-            5 => gated(Activation::Silu),
-            6 => gated(Activation::Gelu),
-            _ => gated(Activation::GeluTanh),
-        });
-        builder.done()
+/// Each of eight kinds of step four times, in two tests that run side by side.
+fn check_elementwise(test: &str, kinds: [u64; 4]) {
+    check_step(test, 16, |noise, case| {
+        elementwise(noise, kinds[case as usize % 4], case / 4)
     });
+}
+
+#[test]
+fn copies_and_sums() {
+    check_elementwise("copies_and_sums", [0, 1, 2, 3]);
+}
+
+#[test]
+fn caps_and_gates() {
+    check_elementwise("caps_and_gates", [4, 5, 6, 7]);
+}
+
+fn elementwise(noise: &mut Noise, kind: u64, round: u64) -> Subject {
+    let (role, kv) = match kind {
+        0 => target(round),
+        _ => (Role::Hidden, ElementType::Bf16),
+    };
+    let width = 2 * noise.between(1, 300);
+    let mut builder = Builder::new(kv, Activations::I8);
+    let a = builder.input(Role::Hidden, width);
+    let b = builder.input(Role::Attended, width);
+    let out = builder.output(role, width);
+    let gated = |activation| Step::Gated {
+        gate: a,
+        up: b,
+        activation,
+        out,
+    };
+    builder.step(match kind {
+        0 => Step::Copy { x: a, out },
+        1 => Step::Scale {
+            x: a,
+            factor: 0.37,
+            out,
+        },
+        2 => Step::Add {
+            a,
+            b,
+            b_scale: 0.22,
+            out,
+        },
+        3 => Step::SoftCap {
+            x: a,
+            cap: 0.9,
+            out,
+        },
+        4 => Step::SoftCap {
+            x: a,
+            cap: 30.0,
+            out,
+        },
+        5 => gated(Activation::Silu),
+        6 => gated(Activation::Gelu),
+        _ => gated(Activation::GeluTanh),
+    });
+    builder.done()
 }
 
 /// Numbers that are small for a half, smaller than any, large and too large.

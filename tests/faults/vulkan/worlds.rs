@@ -19,7 +19,7 @@ use crate::random_load::load;
 use crate::world::{GPU_ALONE, GPU_AND_CPU, World, gpu_bundle};
 
 /// Policies with the machines that they run on.
-const MACHINES: [(&str, &str); 6] = [
+const MACHINES: [Machine; 6] = [
     ("agent-xpu", GPU_AND_CPU),
     ("agent-xpu", GPU_AND_CPU),
     ("agent-xpu-v1", GPU_AND_CPU),
@@ -48,7 +48,7 @@ fn in_random_worlds_tokens_are_right_and_nothing_is_left() {
     let patience = Duration::from_secs(180 + 10 * (seeds.end - seeds.start));
     layered(test, patience, |layer| {
         let mut tally = Tally::default();
-        let ground = Ground::new(layer);
+        let ground = Ground::new(layer, self::seeds());
         let begin = Instant::now();
         for seed in self::seeds() {
             let start = Instant::now();
@@ -76,33 +76,65 @@ struct Tally {
 struct Ground<'a> {
     layer: &'a Installed,
     cache: TempDir,
-    /// By machine, and by whether its device is known, what an engine without requests asks of it.
-    at_rest: Vec<[VkCounts; 2]>,
+    /// By machine, and by whether its device is known, what an engine without requests asks of it, where a world needs it:
+    /// each takes the time of a world or two, and is seen before any fault.
+    at_rest: BTreeMap<(Machine, bool), VkCounts>,
+}
+
+/// A policy with the machine that it runs on.
+type Machine = (&'static str, &'static str);
+
+/// The part of a world that its seed decides first.
+struct Setting {
+    machine: Machine,
+    crashes: bool,
+    is_known: bool,
+}
+
+impl Setting {
+    fn drawn(seeded: &mut Seeded) -> Self {
+        Self {
+            machine: MACHINES[seeded.below(MACHINES.len())],
+            crashes: seeded.below(20) == 0,
+            is_known: seeded.below(4) > 0,
+        }
+    }
 }
 
 impl<'a> Ground<'a> {
-    fn new(layer: &'a Installed) -> Self {
+    fn new(layer: &'a Installed, seeds: Range<u64>) -> Self {
         let mut ground = Self {
             layer,
             cache: tempfile::tempdir().unwrap(),
-            at_rest: Vec::new(),
+            at_rest: BTreeMap::new(),
         };
-        for (name, soc) in MACHINES {
-            plan(layer, &VkPlan::default());
-            // From then on the device and its kernels are known.
-            drop(World::on(ground.loader(soc, true), (name, soc), HUNG_MS));
-            let counts = [false, true].map(|is_known| {
-                plan(layer, &VkPlan::default());
-                drop(World::on(
-                    ground.loader(soc, is_known),
-                    (name, soc),
-                    HUNG_MS,
-                ));
-                Seen::of(layer).ends[0]
-            });
-            ground.at_rest.push(counts);
+        for seed in seeds {
+            let it = Setting::drawn(&mut Seeded::new(seed));
+            let key = (it.machine, it.is_known);
+            if !ground.at_rest.contains_key(&key) {
+                let counts = ground.started(it.machine, it.is_known);
+                ground.at_rest.insert(key, counts);
+            }
         }
         ground
+    }
+
+    /// Counts of an engine that starts and ends, without faults.
+    fn started(&self, machine: Machine, is_known: bool) -> VkCounts {
+        let start = || {
+            plan(self.layer, &VkPlan::default());
+            drop(World::on(
+                self.loader(machine.1, is_known),
+                machine,
+                HUNG_MS,
+            ));
+        };
+        if is_known {
+            // From then on the device and its kernels are known.
+            start();
+        }
+        start();
+        Seen::of(self.layer).ends[0]
     }
 
     fn loader(&self, soc: &str, is_known: bool) -> Loader {
@@ -161,12 +193,14 @@ fn rule(seeded: &mut Seeded, at_rest: &VkCounts) -> VkRule {
 impl Ground<'_> {
     fn world(&self, seed: u64, tally: &mut Tally) {
         let mut seeded = Seeded::new(seed);
-        let machine = seeded.below(MACHINES.len());
-        let (name, soc) = MACHINES[machine];
-        let crashes = seeded.below(20) == 0;
-        let is_known = seeded.below(4) > 0;
+        let Setting {
+            machine,
+            crashes,
+            is_known,
+        } = Setting::drawn(&mut seeded);
+        let (name, soc) = machine;
         let faults = seeded.below(3);
-        let at_rest = &self.at_rest[machine][usize::from(is_known)];
+        let at_rest = &self.at_rest[&(machine, is_known)];
         let rules = (0..faults).map(|_| rule(&mut seeded, at_rest));
         let mut planned = VkPlan {
             rules: rules.collect(),

@@ -163,7 +163,7 @@ impl<C: Costs> Costs for &C {
     }
 }
 
-impl<C: Costs> Costs for Rc<C> {
+impl<C: Costs + ?Sized> Costs for Rc<C> {
     fn model(&self) -> ModelShape {
         (**self).model()
     }

@@ -20,6 +20,7 @@ use heg_workload::Arrival;
 
 use crate::fault_worlds;
 use crate::scenario::Scenario;
+use crate::script::of_any_kind;
 
 /// The traces of an ordinary test run, under each policy.
 const TRACES: Range<u64> = 0..64;
@@ -137,7 +138,7 @@ fn log(scenario: &Scenario, seed: u64) -> String {
     let contender = scenario.contender();
     let scheduler = match seed % 4 {
         0 | 1 => contender.scheduler(costs),
-        _ => contender.scheduler(CachedCosts::new(costs)),
+        _ => contender.scheduler(of_any_kind(CachedCosts::new(costs))),
     };
     let text = format!("trace {seed}\n");
     let mut logged = Logged { scheduler, text };

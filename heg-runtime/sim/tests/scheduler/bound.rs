@@ -1,10 +1,14 @@
 //! Proactive requests finish within the bound that `sched/agent_xpu/mod.rs` derives, whatever reactive ones do. The
 //! terms have the names used there.
 
+use std::rc::Rc;
+
 use heg_sched::{AgentXpu, CachedCosts, Call, Class, Costs, Lane, LayerKernel, Micros};
 use heg_sim::{AnalyticCosts, Checked, Dimensions, DramModel, Machine, Rules, simulate};
 use heg_spec::{Policy, Seeded};
 use heg_workload::{Arrival, Trace, TraceRequest};
+
+use crate::script::of_any_kind;
 
 const THRESHOLD_MS: u32 = 2000;
 
@@ -148,9 +152,9 @@ impl Stream {
             },
             ..Machine::default()
         };
-        let costs = CachedCosts::new(self.costs.clone());
+        let costs = of_any_kind(CachedCosts::new(self.costs.clone()));
         let rules = Rules::from(policy.clone());
-        let scheduler = AgentXpu::new(policy.clone(), &costs);
+        let scheduler = AgentXpu::new(policy.clone(), Rc::clone(&costs));
         let mut checked = Checked::new(scheduler, &costs, rules);
         let run = simulate(&mut checked, &costs, &machine, &self.trace).unwrap();
         assert_eq!(checked.finish(), []);

@@ -9,7 +9,7 @@ use heg_sim::{DramModel, Machine, Run, simulate};
 use heg_spec::shipped;
 use heg_workload::{Arrival, Trace, TraceRequest};
 
-use crate::script::RoundCosts;
+use crate::script::{RoundCosts, of_any_kind};
 
 /// The costs of scripts, with what the scheduler knows of contention.
 #[derive(Debug, Clone)]
@@ -71,7 +71,7 @@ fn run(known: Option<Slowdowns>, real: Option<Slowdowns>, requests: &[TraceReque
     let trace = Trace {
         requests: requests.to_vec(),
     };
-    let mut scheduler = AgentXpu::new(policy, costs.clone());
+    let mut scheduler = AgentXpu::new(policy, of_any_kind(costs.clone()));
     simulate(&mut scheduler, &costs, &machine, &trace).unwrap()
 }
 
@@ -125,7 +125,7 @@ fn a_remainder_that_suffers_beside_the_chunks_starts_earlier() {
 /// Returns the forecast for a prompt of two chunks that arrives while another request decodes.
 fn forecast(known: Option<Slowdowns>) -> Micros {
     let policy = shipped::policy("agent-xpu").unwrap();
-    let mut scheduler = AgentXpu::new(policy, Contended::knowing(known));
+    let mut scheduler = AgentXpu::new(policy, of_any_kind(Contended::knowing(known)));
     let submission = |id, class, prompt_tokens| Submission {
         id: RequestId(id),
         client: ClientId::default(),

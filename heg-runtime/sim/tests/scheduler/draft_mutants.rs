@@ -83,7 +83,7 @@ fn tokens_that_nobody_verified() {
     let lies: [fn(u32) -> u32; 2] = [|tokens| tokens + 40, |_| 0];
     for tells in lies {
         let noticed = scenarios().any(|scenario| {
-            let own = AgentXpu::new(scenario.policy.clone(), &scenario.costs);
+            let own = AgentXpu::new(scenario.policy.clone(), scenario.costs.clone());
             let checked = Checked::new(own, &scenario.costs, scenario.rules());
             let mut misled = Misled {
                 scheduler: checked,
@@ -114,7 +114,7 @@ fn rows_beyond_what_the_policy_allows() {
     let noticed = scenarios().any(|scenario| {
         let mut policy = scenario.policy.clone();
         policy.decode.draft_rows_max += 8;
-        let verdict = scenario.run_broken(|_| AgentXpu::new(policy, &scenario.costs));
+        let verdict = scenario.run_broken(|_| AgentXpu::new(policy, scenario.costs.clone()));
         let mut violations = verdict.violations.iter();
         violations.any(|it| it.rule == SchedulerInvariant::DraftRows)
     });

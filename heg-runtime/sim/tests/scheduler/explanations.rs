@@ -12,7 +12,7 @@ use heg_workload::{
     Arrival, Explanation, RunTrace, SlowCause, Trace, TraceFile, TraceRequest, explain,
 };
 
-use crate::script::RoundCosts;
+use crate::script::{RoundCosts, of_any_kind};
 
 /// The costs of scripts, with some changed.
 #[derive(Debug, Clone)]
@@ -113,7 +113,7 @@ impl Case {
 
     /// Runs the case, writes and reads its trace, and explains a request.
     fn explain(self, request: u64) -> Explanation {
-        let scheduler = AgentXpu::new(self.policy.clone(), self.costs.clone());
+        let scheduler = AgentXpu::new(self.policy.clone(), of_any_kind(self.costs.clone()));
         self.explain_with(scheduler, request)
     }
 
@@ -478,7 +478,7 @@ fn behind_a_prompt_of_one_device_without_classes() {
     case.policy = shipped::policy("igpu-continuous-batching").unwrap();
     case.policy.limits.tokens_per_iteration = 256;
     case.policy.limits.kv_mib = 64;
-    let scheduler = SingleLane::new(case.policy.clone(), case.costs.clone());
+    let scheduler = SingleLane::new(case.policy.clone(), of_any_kind(case.costs.clone()));
     let explanation = case.explain_with(scheduler, 1);
     assert_eq!(main_cause(&explanation), SlowCause::Prompt(RequestId(0)));
 }

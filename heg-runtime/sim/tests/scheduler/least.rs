@@ -1,7 +1,7 @@
 //! No policy is faster than the bound, in any world.
 
-use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use heg_sched::{Class, Finish};
 use heg_sim::{DecodeKernels, Division, LatencyBound, Metrics, Run, TraceExtent};
@@ -36,27 +36,28 @@ fn too_soon(scenario: &Scenario, run: &Run, class: Option<Class>) -> Option<Stri
         })
 }
 
-fn judge(scenario: &Scenario, verdict: &Verdict, judged: &Cell<usize>) -> Option<String> {
+fn judge(scenario: &Scenario, verdict: &Verdict, judged: &AtomicUsize) -> Option<String> {
     let run = verdict.run.as_ref().ok()?;
     let complete = |finish| finish == Some(Finish::Complete);
     if !run.requests.iter().all(|it| complete(it.finish)) {
         return None;
     }
-    judged.set(judged.get() + 1);
+    judged.fetch_add(1, Relaxed);
     let classes = [None, Some(Class::Reactive), Some(Class::Proactive)];
     classes
         .into_iter()
         .find_map(|class| too_soon(scenario, run, class))
 }
 
-fn check_all(name: &str, world: impl Fn(u64) -> Scenario) {
-    let judged = Cell::new(0);
+fn check_all(name: &str, world: impl Fn(u64) -> Scenario + Sync) {
+    let judged = AtomicUsize::new(0);
     let worlds = worlds(WORLDS);
     let least = worlds.clone().count() / 20;
     check(name, worlds, world, |scenario, verdict| {
         judge(scenario, verdict, &judged)
     });
-    assert!(judged.get() >= least, "{} worlds", judged.get());
+    let judged = judged.into_inner();
+    assert!(judged >= least, "{judged} worlds");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn other_policy(rule: SchedulerInvariant, change: fn(&mut Policy)) {
         let scenario = Scenario::of(seed);
         let mut policy = scenario.policy.clone();
         change(&mut policy);
-        let verdict = scenario.run_broken(|_| AgentXpu::new(policy, &scenario.costs));
+        let verdict = scenario.run_broken(|_| AgentXpu::new(policy, scenario.costs.clone()));
         rules(verdict)
     });
 }

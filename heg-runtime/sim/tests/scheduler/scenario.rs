@@ -110,22 +110,25 @@ impl Scenario {
     }
 
     /// Returns all actions of Agent.xpu's scheduler, changed by `broken`.
-    pub(crate) fn log_of<'a, B: Scheduler>(
-        &'a self,
-        broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
+    pub(crate) fn log_of<B: Scheduler>(
+        &self,
+        broken: impl FnOnce(AgentXpu<AnalyticCosts>) -> B,
     ) -> Vec<(Micros, Action)> {
-        let scheduler = broken(AgentXpu::new(self.policy.clone(), &self.costs));
+        let scheduler = broken(AgentXpu::new(self.policy.clone(), self.costs.clone()));
         let mut checked = Checked::new(scheduler, &self.costs, self.rules()).with_log();
         simulate(&mut checked, &self.costs, &self.machine, &self.trace).unwrap();
         checked.log().to_vec()
     }
 
     /// Runs Agent.xpu's scheduler, changed by `broken`, and judges it by the scenario's policy.
-    pub(crate) fn run_broken<'a, B: Scheduler>(
-        &'a self,
-        broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
+    pub(crate) fn run_broken<B: Scheduler>(
+        &self,
+        broken: impl FnOnce(AgentXpu<AnalyticCosts>) -> B,
     ) -> Verdict {
-        self.judge(broken(AgentXpu::new(self.policy.clone(), &self.costs)))
+        self.judge(broken(AgentXpu::new(
+            self.policy.clone(),
+            self.costs.clone(),
+        )))
     }
 
     /// Runs and judges the scheduler of the scenario's policy.

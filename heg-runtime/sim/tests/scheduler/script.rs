@@ -1,6 +1,7 @@
 //! A scheduler driven by hand: each test says what happens, and checks the scheduler's reaction.
 
 use std::fmt::Write as _;
+use std::rc::Rc;
 
 use heg_sched::{
     Action, Actions, AgentXpu, Call, Class, ClientId, Cost, Costs, Event, Finish, FlowId, Given,
@@ -33,6 +34,11 @@ impl RoundCosts {
             draws: |_, _| 0.1,
         }
     }
+}
+
+/// Costs of any kind: what takes them is compiled once, and not for each kind.
+pub(crate) fn of_any_kind(costs: impl Costs + 'static) -> Rc<dyn Costs> {
+    Rc::new(costs)
 }
 
 impl Costs for RoundCosts {
@@ -102,7 +108,7 @@ struct Running {
 
 /// A scheduler, and devices that carry out its actions until the script says otherwise.
 pub(crate) struct Script {
-    scheduler: AgentXpu<RoundCosts>,
+    scheduler: AgentXpu<Rc<dyn Costs>>,
     policy: Policy,
     costs: RoundCosts,
     now: Micros,
@@ -143,7 +149,7 @@ impl Script {
     /// Creates a script as [`Script::with`] does, under an unchanged policy.
     pub(crate) fn under(policy: Policy, costs: RoundCosts) -> Self {
         Self {
-            scheduler: AgentXpu::new(policy.clone(), costs.clone()),
+            scheduler: AgentXpu::new(policy.clone(), of_any_kind(costs.clone())),
             policy,
             costs,
             now: Micros(0),

@@ -1,10 +1,13 @@
 //! Llama's shapes on the papers' machine: the waiting time of a person.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use heg_sched::{AgentXpu, CachedCosts};
 use heg_sim::{AnalyticCosts, Dimensions, Machine, Metrics, simulate};
 use heg_workload::{Trace, TraceSpec, Workload};
+
+use crate::script::of_any_kind;
 
 fn trace() -> Trace {
     let spec = TraceSpec {
@@ -19,9 +22,11 @@ fn trace() -> Trace {
 #[test]
 fn preemption_takes_no_longer_than_a_kernel() {
     for dimensions in [Dimensions::llama_3b(), Dimensions::llama_8b()] {
-        let costs = CachedCosts::new(AnalyticCosts::core_ultra_5_125h(dimensions));
+        let costs = of_any_kind(CachedCosts::new(AnalyticCosts::core_ultra_5_125h(
+            dimensions,
+        )));
         let policy = heg_spec::shipped::policy("agent-xpu").unwrap();
-        let mut scheduler = AgentXpu::new(policy, &costs);
+        let mut scheduler = AgentXpu::new(policy, Rc::clone(&costs));
         let start = Instant::now();
         let run = simulate(&mut scheduler, &costs, &Machine::default(), &trace()).unwrap();
         let metrics = Metrics::of(&run);

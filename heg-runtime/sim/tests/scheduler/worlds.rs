@@ -3,7 +3,11 @@
 //! `HEG_WORLDS=20000..1020000` tries other seeds than an ordinary run. A world that breaks a rule is run again, and all
 //! of its events and actions are printed.
 
+use std::iter::from_fn;
 use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 use std::time::Instant;
 
 use heg_sched::{Actions, Event, Micros, Scheduler};
@@ -23,23 +27,46 @@ pub(crate) fn worlds(ordinary: Range<u64>) -> Range<u64> {
 pub(crate) fn check(
     name: &str,
     worlds: Range<u64>,
-    world: impl Fn(u64) -> Scenario,
-    judge: impl Fn(&Scenario, &Verdict) -> Option<String>,
+    world: impl Fn(u64) -> Scenario + Sync,
+    judge: impl Fn(&Scenario, &Verdict) -> Option<String> + Sync,
 ) {
     let start = Instant::now();
-    for seed in worlds.clone() {
+    let is_bad = |seed: u64| {
         let scenario = world(seed);
         let verdict = scenario.run();
         let judged = judge(&scenario, &verdict);
-        if verdict.run.is_err() || !verdict.violations.is_empty() || judged.is_some() {
-            eprintln!("{scenario:#?}");
-            let _ = scenario.judge(Loud(scenario.scheduler()));
-            let (run, violations) = (verdict.run.err(), verdict.violations);
-            panic!("{name}, seed {seed}: {run:?} {violations:#?} {judged:?}");
-        }
+        verdict.run.is_err() || !verdict.violations.is_empty() || judged.is_some()
+    };
+    if let Some(seed) = first(worlds.clone(), is_bad) {
+        let scenario = world(seed);
+        let verdict = scenario.run();
+        let judged = judge(&scenario, &verdict);
+        eprintln!("{scenario:#?}");
+        let _ = scenario.judge(Loud(scenario.scheduler()));
+        let (run, violations) = (verdict.run.err(), verdict.violations);
+        panic!("{name}, seed {seed}: {run:?} {violations:#?} {judged:?}");
     }
     let secs = start.elapsed().as_secs_f64();
     eprintln!("{name}: worlds {worlds:?} in {secs:.1} s");
+}
+
+/// Returns the first seed that is bad. Two threads try them, so that the last and longest test leaves no processor idle.
+fn first(worlds: Range<u64>, is_bad: impl Fn(u64) -> bool + Sync) -> Option<u64> {
+    let next = AtomicU64::new(worlds.start);
+    let search = || {
+        let seeds = from_fn(|| Some(next.fetch_add(1, Relaxed)));
+        let mut seeds = seeds.take_while(|seed| *seed < worlds.end);
+        let found = seeds.find(|seed| is_bad(*seed));
+        // Seeds before it are taken already.
+        next.store(worlds.end, Relaxed);
+        found
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(search);
+        let own = search();
+        let other = other.join().unwrap_or_else(|panic| resume_unwind(panic));
+        own.into_iter().chain(other).min()
+    })
 }
 
 /// A scheduler that prints its events and actions.
@@ -58,4 +85,13 @@ impl<S: Scheduler> Scheduler for Loud<S> {
     fn is_idle(&self) -> bool {
         self.0.is_idle()
     }
+}
+
+#[test]
+fn the_first_bad_world_is_found_on_either_thread() {
+    for bad in [3, 500, 501, 999] {
+        assert_eq!(first(3..1000, |seed| seed >= bad), Some(bad));
+        assert_eq!(first(3..1000, |seed| seed == bad), Some(bad));
+    }
+    assert_eq!(first(3..1000, |_| false), None);
 }

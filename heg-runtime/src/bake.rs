@@ -33,8 +33,6 @@ pub struct Baking {
     sections: Vec<Vec<u8>>,
     /// The state.
     pub state: BakedState,
-    /// Tokens that all such conversations begin with; the state has those of whole pages.
-    pub common_tokens: usize,
 }
 
 impl Beginning {
@@ -98,11 +96,12 @@ impl Loaded {
     }
 }
 
-/// Computes a state of the executor's bundle: the whole pages of the tokens that conversations begin with.
+/// Computes a state of the executor's bundle: the tokens that conversations begin with. Its last page may hold fewer than
+/// the others.
 ///
 /// # Errors
 ///
-/// [`RuntimeError::ShortBeginning`] if they fill no page, [`RuntimeError::NoStateForm`] if this machine computes keys
+/// [`RuntimeError::ShortBeginning`] if they are fewer than a page has, [`RuntimeError::NoStateForm`] if this machine computes keys
 /// and values that other machines cannot, and errors of running the model.
 pub fn bake(
     executor: &mut Executor,
@@ -113,9 +112,7 @@ pub fn bake(
     let form = executor.state_form();
     let form: StateForm = form.map_err(|why| RuntimeError::NoStateForm { why })?;
     let context = executor.manifest().model.context_tokens as usize;
-    let pages = tokens.len() / PAGE_TOKENS;
-    let whole = tokens.get(..pages * PAGE_TOKENS).unwrap_or_default();
-    if whole.is_empty() {
+    if tokens.len() < PAGE_TOKENS {
         return Err(RuntimeError::ShortBeginning {
             tokens: tokens.len(),
             expected: PAGE_TOKENS,
@@ -127,21 +124,21 @@ pub fn bake(
         return Err(ExecError::Context { asked, context }.into());
     }
     let mut sequence = executor.sequence()?;
-    for chunk in chunks(whole.len(), executor.options().chunk_tokens) {
-        let chunk = whole.get(chunk).unwrap_or_default();
+    for chunk in chunks(tokens.len(), executor.options().chunk_tokens) {
+        let chunk = tokens.get(chunk).unwrap_or_default();
         executor.prefill(&mut sequence, chunk, Logits::None)?;
     }
     let model = state_model(executor.manifest(), form).map_err(unencoded)?;
-    let rows = |page: usize| {
-        let rows = sequence.rows(page * PAGE_TOKENS, PAGE_TOKENS);
-        rows.ok_or(ExecError::Context {
-            asked: whole.len(),
-            context,
-        })
-    };
-    let heads = public_heads(&model, whole);
+    let heads = public_heads(&model, tokens);
     let pages = heads.iter().enumerate();
-    let pages = pages.map(|(at, head)| Ok(public_page(head, &rows(at)?)));
+    let pages = pages.map(|(at, head)| {
+        let rows = sequence.rows(at * PAGE_TOKENS, head.tokens().len());
+        let rows = rows.ok_or(ExecError::Context {
+            asked: tokens.len(),
+            context,
+        })?;
+        Ok(public_page(head, &rows))
+    });
     let pages: Vec<Vec<u8>> = pages.collect::<Result<_, ExecError>>()?;
     let text = serde_json::to_vec(beginning).map_err(|source| RuntimeError::Beginning {
         state: name.to_owned(),
@@ -152,7 +149,7 @@ pub fn bake(
         beginning: SectionId::of(&text),
         form,
         page_tokens: PAGE_TOKENS as u32,
-        tokens: whole.to_vec(),
+        tokens: tokens.to_vec(),
         pages: pages.iter().map(|page| SectionId::of(page)).collect(),
     };
     let sections: Vec<Vec<u8>> = [text].into_iter().chain(pages).collect();
@@ -160,7 +157,6 @@ pub fn bake(
         manifest: executor.manifest().clone(),
         sections,
         state,
-        common_tokens: tokens.len(),
     })
 }
 

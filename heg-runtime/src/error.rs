@@ -104,7 +104,7 @@ pub enum RuntimeError {
         /// Vocabulary size of the model that it is compared with.
         against: u32,
     },
-    /// Too few tokens to bake: a state has whole pages.
+    /// Too few tokens to bake: they fill no page.
     #[error(
         "conversations have their first {tokens} tokens in common, expected at least {expected}: the system message is too \
          short to be baked, or the chat template does not put it first"

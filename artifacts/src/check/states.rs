@@ -23,8 +23,8 @@ pub(super) fn check_states(manifest: &Manifest, lengths: &Lengths) -> Result<(),
         check_beginning(index, state, lengths)?;
         check_tokens(index, state, manifest)?;
         check_form(index, state.form)?;
-        let expected = page_bytes(state, manifest);
         for (number, page) in state.pages.iter().enumerate() {
+            let expected = page_bytes(state, number, manifest);
             lengths.check_bytes(Reference::StatePage(index, number), *page, expected)?;
         }
     }
@@ -63,15 +63,19 @@ fn check_beginning(index: usize, state: &BakedState, lengths: &Lengths) -> Resul
     ))
 }
 
-/// Checks that tokens fill all pages, leave room in the context, and are in the vocabulary.
+/// Checks that tokens fill all pages but the last, of which they have some; that they leave room in the context, and are in the vocabulary.
 fn check_tokens(index: usize, state: &BakedState, manifest: &Manifest) -> Result<(), Error> {
     let field = |name: &str| format!("states[{index}].{name}");
     check_nonzero(|| field("page_tokens"), state.page_tokens.into())?;
     check_nonzero(|| field("pages.len()"), state.pages.len() as u64)?;
     let found = state.tokens.len() as u64;
-    let expected = (state.pages.len() as u64).saturating_mul(state.page_tokens.into());
-    if found != expected {
-        let expected = format!("`{expected}`, as many as its pages have");
+    let room = |pages: usize| (pages as u64).saturating_mul(state.page_tokens.into());
+    let (least, most) = (
+        room(state.pages.len() - 1).saturating_add(1),
+        room(state.pages.len()),
+    );
+    if !(least..=most).contains(&found) {
+        let expected = format!("`{least}` to `{most}`, as many as its pages have");
         let found = format!("`{found}` tokens");
         return Err(Error::invalid(field("tokens"), found, expected));
     }
@@ -109,12 +113,18 @@ fn check_form(index: usize, form: StateForm) -> Result<(), Error> {
     }
 }
 
-/// Bytes of a page: its head, and keys and values of each layer; `None` if they do not fit in 64 bits.
-fn page_bytes(state: &BakedState, manifest: &Manifest) -> Option<u64> {
+/// Bytes of the page of this number: its head, and keys and values of each layer for its tokens; `None` if they do not fit
+/// in 64 bits.
+fn page_bytes(state: &BakedState, number: usize, manifest: &Manifest) -> Option<u64> {
+    let page_tokens = u64::from(state.page_tokens);
+    let before = (number as u64).checked_mul(page_tokens)?;
+    let tokens = (state.tokens.len() as u64)
+        .checked_sub(before)?
+        .min(page_tokens);
     let model = &manifest.model;
     let width = model.kv_heads.checked_mul(model.head_dim)?;
     let row = state.form.kv_cache.cache_row_bytes(width, model.head_dim)?;
-    let half = row.checked_mul(state.page_tokens.into())?;
+    let half = row.checked_mul(tokens)?;
     let halves = (manifest.layers.len() as u64).checked_mul(2)?;
     half.checked_mul(halves)?.checked_add(STATE_HEAD_BYTES)
 }

@@ -17,7 +17,7 @@ pub struct BakedState {
     pub beginning: SectionId,
     /// The arithmetic that computed it.
     pub form: StateForm,
-    /// Tokens of a page.
+    /// Tokens of a page; the last one may have fewer.
     pub page_tokens: u32,
     /// The tokens of its pages.
     pub tokens: Vec<u32>,

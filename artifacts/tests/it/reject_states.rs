@@ -70,11 +70,15 @@ fn tokens() {
         });
     });
     check(
-        "`states[1].tokens` is `7` tokens, expected `8`, as many as its pages have",
-        |state| state.tokens.truncate(7),
+        "`states[1].tokens` is `4` tokens, expected `5` to `8`, as many as its pages have",
+        |state| state.tokens.truncate(4),
     );
     check(
-        "`states[1].tokens` is `8` tokens, expected `8589934590`, as many as its pages have",
+        "`states[1].tokens` is `9` tokens, expected `5` to `8`, as many as its pages have",
+        |state| state.tokens.extend([1, 1]),
+    );
+    check(
+        "`states[1].tokens` is `7` tokens, expected `4294967296` to `8589934590`, as many as its pages have",
         |state| state.page_tokens = u32::MAX,
     );
     check(
@@ -101,8 +105,17 @@ fn pages() {
         &format!("`states[1].beginning` is `{id}`, expected one of `sections`"),
         |state| state.beginning = id,
     );
-    // Two layers of two halves of four rows of eight elements of two bytes.
+    // Two layers of two halves of four rows of eight elements of two bytes; the last page has three rows.
     let bytes = STATE_HEAD_BYTES + 256;
+    for (tokens, expected) in [(6, bytes - 128), (8, bytes)] {
+        check(
+            &format!(
+                "`states[1].pages[1]` is a section of `{}` bytes, expected `{expected}` bytes",
+                bytes - 64
+            ),
+            |state| state.tokens.resize(tokens, 1),
+        );
+    }
     check(
         &format!(
             "`states[1].pages[0]` is a section of `{bytes}` bytes, expected `{}` bytes",

@@ -315,16 +315,19 @@ fn text(plan: &Plan, maker: &mut Maker) -> Result<Text, Error> {
     })
 }
 
-/// Tokens of a page of a baked state.
+/// Tokens of a page of a baked state, and of its last one.
 const PAGE_TOKENS: u32 = 4;
+const LAST_TOKENS: u32 = 3;
 
-/// A baked state. States have their first pages in common.
+/// A baked state. States have their first pages in common, and their last page is not whole.
 fn state(plan: &Plan, maker: &mut Maker, name: &str, pages: u32) -> Result<BakedState, Error> {
-    let half = u64::from(PAGE_TOKENS * 2 * plan.rotary * plan.kv_heads) * 2;
-    let bytes = STATE_HEAD_BYTES + 2 * u64::from(plan.layers) * half;
+    let bytes = |tokens: u32| {
+        let half = u64::from(tokens * 2 * plan.rotary * plan.kv_heads) * 2;
+        STATE_HEAD_BYTES + 2 * u64::from(plan.layers) * half
+    };
     let page = |page| match page + 1 == pages {
-        true => noise(&format!("{name} page {page}"), bytes),
-        false => noise(&format!("page {page}"), bytes),
+        true => noise(&format!("{name} page {page}"), bytes(LAST_TOKENS)),
+        false => noise(&format!("page {page}"), bytes(PAGE_TOKENS)),
     };
     let beginning =
         maker.section(format!("{{\"messages\": [], \"of\": \"{name}\"}}").as_bytes())?;
@@ -338,7 +341,7 @@ fn state(plan: &Plan, maker: &mut Maker, name: &str, pages: u32) -> Result<Baked
             kv_cache: ElementType::Bf16,
         },
         page_tokens: PAGE_TOKENS,
-        tokens: (0..PAGE_TOKENS * pages)
+        tokens: (0..PAGE_TOKENS * (pages - 1) + LAST_TOKENS)
             .map(|token| token % plan.vocab)
             .collect(),
         pages: sections.collect::<Result<_, _>>()?,

@@ -9,7 +9,7 @@ use heg_artifacts::manifest::BakedState;
 use heg_artifacts::plain::escape;
 use heg_runtime::engine::{Engine, StateChoice, Status};
 use heg_runtime::exec::{Executor, ExecutorOptions};
-use heg_runtime::{Baking, Beginning, Loaded, RuntimeError, bake, read_soc};
+use heg_runtime::{Beginning, Loaded, RuntimeError, bake, read_soc};
 use heg_spec::Isa;
 use heg_text::Message;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     /// Instructions that CPU programs use [default: the best here]; bits are the same with all of them
     #[arg(long, value_name = "ISA")]
     isa: Option<Isa>,
-    /// Print one JSON object: state, tokens, common_tokens, pages, bytes, bundle, path
+    /// Print one JSON object: state, tokens, pages, bytes, bundle, path
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +54,7 @@ const EXAMPLES: &str = "\
 A conversation with this system message and these tools starts where the state ends: the first token comes after what the
 user says was read, not after thousands of tokens of instructions. `heg run`, `chat` and `serve` compare a prompt's tokens
 with the states of their bundle and use the longest one by themselves; `--state NAME` asks for one, and brings its system
-message along. Answers are the same, bit for bit. A state has whole pages of 64 tokens. Whoever has the bundle can read it.
+message along. Answers are the same, bit for bit. Whoever has the bundle can read it.
 
 Examples:
   heg bake model.heg --system instructions.txt --tools tools.json --state mail
@@ -118,16 +118,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut executor = arguments.executor(&loaded)?;
     let baking = bake(&mut executor, &arguments.state, &beginning, &tokens)?;
     let (bundle, bytes) = baking.write(&loaded, output, &|_| ())?;
-    let Baking {
-        state,
-        common_tokens,
-        ..
-    } = &baking;
+    let state = &baking.state;
     if arguments.json {
         let object = json!({
             "state": state.name,
             "tokens": state.tokens.len(),
-            "common_tokens": common_tokens,
             "pages": state.pages.len(),
             "bytes": baking.bytes(),
             "bundle": bundle.to_string(),
@@ -137,10 +132,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     print!("{}", state_line(state, baking.bytes()));
-    println!(
-        "begins    {common_tokens} tokens are the same whatever the user says; a state has whole pages of {}",
-        state.page_tokens
-    );
     println!(
         "bundle    {bundle}, {:.1} MB in `{}`",
         bytes as f64 / 1e6,

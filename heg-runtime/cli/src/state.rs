@@ -198,7 +198,7 @@ fn show(
     let tokens: Vec<u32> = listing
         .pages_of(prefix)
         .into_iter()
-        .flat_map(|page: &ListedPage| page.head.tokens)
+        .flat_map(|page: &ListedPage| page.head.tokens().to_vec())
         .collect();
     let loaded = bundle.map(Loaded::open).transpose()?;
     if let Some(loaded) = &loaded

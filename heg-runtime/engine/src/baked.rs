@@ -73,7 +73,7 @@ pub(super) struct BakedRows {
     states: BakedStates,
     /// Its place among the usable states.
     at: usize,
-    pages: usize,
+    tokens: usize,
 }
 
 const _: () = assert!(HEAD_BYTES as u64 == STATE_HEAD_BYTES);
@@ -161,31 +161,33 @@ impl BakedStates {
         &self.0.descents
     }
 
-    /// Finds the state that a prompt has most whole pages in common with.
+    /// Finds the state that a prompt has most tokens in common with, at least as many as a page has: prompts of one model
+    /// have their first tokens in common with any state.
     pub(super) fn find(&self, prompt: &[u32]) -> Option<BakedRows> {
         let found = self.0.states.iter().enumerate();
-        let found = found.map(|(at, usable)| (at, self.common_pages(usable, prompt)));
-        let (at, pages) = found.max_by_key(|(_, pages)| *pages)?;
+        let found = found.map(|(at, usable)| (at, self.common_tokens(usable, prompt)));
+        let (at, tokens) = found.max_by_key(|(_, tokens)| *tokens)?;
         let usable = self.0.states.get(at)?;
-        if pages == 0 || self.heads(usable).is_none() {
+        if tokens < PAGE_TOKENS || self.heads(usable).is_none() {
             return None;
         }
         self.status_mut().found += 1;
         Some(BakedRows {
             states: self.clone(),
             at,
-            pages,
+            tokens,
         })
     }
 
-    /// Number of a state's good pages whose tokens a prompt begins with.
-    fn common_pages(&self, usable: &UsableState, prompt: &[u32]) -> usize {
+    /// Number of tokens of a state's good pages that a prompt begins with.
+    fn common_tokens(&self, usable: &UsableState, prompt: &[u32]) -> usize {
         let Some(state) = self.state(usable) else {
             return 0;
         };
         let same = state.tokens.iter().zip(prompt);
         let same = same.take_while(|(ours, theirs)| ours == theirs).count();
-        (same / PAGE_TOKENS).min(usable.good_pages.load(Ordering::Relaxed))
+        let good = usable.good_pages.load(Ordering::Relaxed);
+        same.min(good.saturating_mul(PAGE_TOKENS))
     }
 
     fn state(&self, usable: &UsableState) -> Option<&BakedState> {
@@ -215,7 +217,7 @@ impl BakedStates {
 impl BakedRows {
     /// Number of rows.
     pub(super) fn tokens(&self) -> usize {
-        self.pages * PAGE_TOKENS
+        self.tokens
     }
 
     /// Copies the first `tokens` rows into a cache.

@@ -9,7 +9,7 @@ use heg_files::OwnFolder;
 use crate::disk::{Disk, FolderDisk, Lock};
 use crate::error::{Miss, StateError};
 use crate::keep::Stock;
-use crate::page::{HEAD_BYTES, PAGE_TOKENS, PageHead, StateModel};
+use crate::page::{HEAD_BYTES, HeldTokens, PAGE_TOKENS, PageHead, StateModel};
 use crate::public::read_pages;
 use crate::secret::{PageName, Secret, StateOwner};
 
@@ -109,14 +109,15 @@ impl StateFolder {
     ) -> impl Iterator<Item = (PageName, PageHead)> + 'a {
         let owner = self.secret.owner(owner);
         let mut before = [0; 32];
-        let (pages, _) = tokens.as_chunks::<PAGE_TOKENS>();
+        let whole = tokens.chunks_exact(PAGE_TOKENS);
+        let pages = whole.filter_map(HeldTokens::new);
         (0..).zip(pages).map(move |(index, tokens)| {
             let head = PageHead {
                 model: *model,
                 owner,
                 before,
                 index,
-                tokens: *tokens,
+                tokens,
             };
             before = self.secret.link(&head);
             (PageName::new(&owner, &before), head)
@@ -202,7 +203,7 @@ impl StateFolder {
 
     /// Returns the bytes of a page that is what it was when it was written.
     fn page(&self, name: &PageName, head: &PageHead) -> Result<Vec<u8>, Miss> {
-        let (index, expected) = (head.index, head.model.payload_bytes);
+        let (index, expected) = (head.index, head.payload_bytes());
         let most = usize::try_from(expected)
             .ok()
             .and_then(|most| most.checked_add(HEAD_BYTES + 1));

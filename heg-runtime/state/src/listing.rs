@@ -143,8 +143,8 @@ impl Listing {
                 last,
                 tokens: usize::try_from(last.head.index)
                     .unwrap_or(usize::MAX)
-                    .saturating_add(1)
-                    .saturating_mul(PAGE_TOKENS),
+                    .saturating_mul(PAGE_TOKENS)
+                    .saturating_add(last.head.tokens().len()),
                 is_whole: before(&links, last).last().unwrap_or(last).head.index == 0,
             })
             .collect();

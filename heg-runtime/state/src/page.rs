@@ -3,17 +3,17 @@
 //! | bytes | content |
 //! |---|---|
 //! | 8 | `HEGKVPGE` |
-//! | 4, 4 | revision of the form, tokens of a page |
+//! | 4, 4 | revision of the form, tokens that it holds |
 //! | 8 | number of the page in its prompt, from 0 |
-//! | 8 | bytes of the payload |
+//! | 8 | bytes of the payload of a whole page |
 //! | 32, 32 | bundle, form of arithmetic |
 //! | 32, 32 | owner, hash of the head of the page before; zero for the first |
-//! | 4 · 64 | tokens |
+//! | 4 · 64 | tokens; zeros behind the last one |
 //! | 32 | seal: keyed hash of all bytes before it and of the payload |
 //! | up to 4 096 | zeros |
 //! | | payload: for each layer the rows of keys, then those of values |
 //!
-//! Numbers are little-endian.
+//! Numbers are little-endian. All pages of a prompt are whole but for its last one, which may hold fewer tokens.
 
 use crate::secret::{OwnerTag, hex};
 
@@ -46,8 +46,15 @@ pub struct PageHead {
     pub(crate) before: [u8; 32],
     /// Number of the page in its prompt, from 0.
     pub index: u64,
-    /// The tokens whose keys and values it holds.
-    pub tokens: [u32; PAGE_TOKENS],
+    pub(crate) tokens: HeldTokens,
+}
+
+/// The tokens of a page, at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldTokens {
+    count: u32,
+    /// Zeros behind the first `count`.
+    all: [u32; PAGE_TOKENS],
 }
 
 /// Why bytes are not the head of a page.
@@ -68,12 +75,15 @@ pub enum PageError {
         /// The revision.
         found: u32,
     },
-    /// A page of another number of tokens.
-    #[error("it has {found} tokens, expected {PAGE_TOKENS}")]
+    /// A page without tokens, or with too many.
+    #[error("it has {found} tokens, expected 1 to {PAGE_TOKENS}")]
     Tokens {
         /// The number.
         found: u32,
     },
+    /// Tokens behind the last one that are not zero.
+    #[error("tokens behind its last one are not zero")]
+    Behind,
     /// Bytes between head and payload that are not zero.
     #[error("bytes behind its head are not zero")]
     Padding,
@@ -104,13 +114,19 @@ impl PageHead {
         if revision != REVISION {
             return Err(PageError::Revision { found: revision });
         }
-        if tokens as usize != PAGE_TOKENS {
+        if !(1..=PAGE_TOKENS as u32).contains(&tokens) {
             return Err(PageError::Tokens { found: tokens });
         }
         let (index, payload_bytes) = (rest.u64(), rest.u64());
         let (bundle, form) = (rest.take(), rest.take());
         let (owner, before) = (OwnerTag(rest.take()), rest.take());
-        let tokens = std::array::from_fn(|_| rest.u32());
+        let tokens = HeldTokens {
+            count: tokens,
+            all: std::array::from_fn(|_| rest.u32()),
+        };
+        if tokens.behind().iter().any(|token| *token != 0) {
+            return Err(PageError::Behind);
+        }
         let seal = rest.take();
         if rest.0.iter().any(|byte| *byte != 0) {
             return Err(PageError::Padding);
@@ -130,6 +146,20 @@ impl PageHead {
         Ok((head, seal))
     }
 
+    /// The tokens whose keys and values it holds.
+    pub fn tokens(&self) -> &[u32] {
+        self.tokens.held()
+    }
+
+    /// Bytes of the keys and values of its tokens.
+    pub fn payload_bytes(&self) -> u64 {
+        let whole = self.model.payload_bytes;
+        match u64::from(self.tokens.count) {
+            count if count < PAGE_TOKENS as u64 => whole / PAGE_TOKENS as u64 * count,
+            _ => whole,
+        }
+    }
+
     /// The digits of the hash of the page before it.
     pub(crate) fn before_link(&self) -> String {
         hex(&self.before)
@@ -141,7 +171,7 @@ impl PageHead {
         let numbers = [
             &MAGIC[..],
             &REVISION.to_le_bytes(),
-            &(PAGE_TOKENS as u32).to_le_bytes(),
+            &self.tokens.count.to_le_bytes(),
             &self.index.to_le_bytes(),
             &self.model.payload_bytes.to_le_bytes(),
             &self.model.bundle,
@@ -149,7 +179,7 @@ impl PageHead {
             &self.owner.0,
             &self.before,
         ];
-        let tokens = self.tokens.iter().flat_map(|token| token.to_le_bytes());
+        let tokens = self.tokens.all.iter().flat_map(|token| token.to_le_bytes());
         let fields = numbers.into_iter().flatten().copied().chain(tokens);
         bytes
             .iter_mut()
@@ -164,6 +194,26 @@ impl PageHead {
         bytes.extend_from_slice(seal);
         bytes.resize(HEAD_BYTES, 0);
         bytes
+    }
+}
+
+impl HeldTokens {
+    /// Those of `tokens` that a page has room for; `None` if there are none.
+    pub(crate) fn new(tokens: &[u32]) -> Option<Self> {
+        let count = tokens.len().min(PAGE_TOKENS);
+        let at = |index: usize| tokens.get(index).copied().unwrap_or(0);
+        (count > 0).then(|| Self {
+            count: count as u32,
+            all: std::array::from_fn(at),
+        })
+    }
+
+    fn held(&self) -> &[u32] {
+        self.all.get(..self.count as usize).unwrap_or(&self.all)
+    }
+
+    fn behind(&self) -> &[u32] {
+        self.all.get(self.count as usize..).unwrap_or_default()
     }
 }
 
@@ -204,24 +254,36 @@ mod tests {
     use super::*;
 
     fn head() -> PageHead {
+        head_of(PAGE_TOKENS)
+    }
+
+    fn head_of(count: usize) -> PageHead {
+        let tokens: Vec<u32> = (0..count).map(|at| at as u32 * 7).collect();
         PageHead {
             model: StateModel {
                 bundle: [1; 32],
                 form: [2; 32],
-                payload_bytes: 3,
+                payload_bytes: 6400,
             },
             owner: OwnerTag([4; 32]),
             before: [5; 32],
             index: 6,
-            tokens: std::array::from_fn(|at| at as u32 * 7),
+            tokens: HeldTokens::new(&tokens).unwrap(),
         }
     }
 
     #[test]
     fn a_head_is_read_as_it_was_written() {
-        let bytes = head().to_bytes(&[8; 32]);
-        assert_eq!(bytes.len(), HEAD_BYTES);
-        assert_eq!(PageHead::parse(&bytes), Ok((head(), [8; 32])));
+        for (count, payload_bytes) in [(PAGE_TOKENS, 6400), (63, 6300), (1, 100)] {
+            let head = head_of(count);
+            let bytes = head.to_bytes(&[8; 32]);
+            assert_eq!(bytes.len(), HEAD_BYTES);
+            assert_eq!(PageHead::parse(&bytes), Ok((head, [8; 32])));
+            assert_eq!(
+                (head.tokens().len(), head.payload_bytes()),
+                (count, payload_bytes)
+            );
+        }
     }
 
     #[test]
@@ -237,7 +299,17 @@ mod tests {
         let said = |text: &str| Err(text.to_owned());
         assert_eq!(changed(0), said("it does not begin as a page of KV does"));
         assert_eq!(changed(8), said("its form has revision 0, expected 1"));
-        assert_eq!(changed(12), said("it has 65 tokens, expected 64"));
+        assert_eq!(changed(12), said("it has 65 tokens, expected 1 to 64"));
+        // The number of tokens is 63 or none, and the last one is behind them.
+        let count = |count: u8| {
+            let mut bytes = good.clone();
+            bytes[12] = count;
+            PageHead::parse(&bytes)
+                .map(|_| ())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(count(0), said("it has 0 tokens, expected 1 to 64"));
+        assert_eq!(count(63), said("tokens behind its last one are not zero"));
         assert_eq!(changed(4095), said("bytes behind its head are not zero"));
         let short = PageHead::parse(&good[..4095]).unwrap_err();
         assert_eq!(
@@ -249,9 +321,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_refused_or_written_again_as_they_were(
-            at in 0..HEAD_BYTES, byte: u8, cut in 0..=HEAD_BYTES,
+            at in 0..HEAD_BYTES, byte: u8, cut in 0..=HEAD_BYTES, count in 1..=PAGE_TOKENS,
         ) {
-            let mut bytes = head().to_bytes(&[8; 32]);
+            let mut bytes = head_of(count).to_bytes(&[8; 32]);
             bytes[at] = byte;
             bytes.truncate(cut);
             if let Ok((head, seal)) = PageHead::parse(&bytes) {

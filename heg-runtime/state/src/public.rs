@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::error::Miss;
-use crate::page::{HEAD_BYTES, PAGE_TOKENS, PageError, PageHead, StateModel};
+use crate::page::{HEAD_BYTES, HeldTokens, PAGE_TOKENS, PageError, PageHead, StateModel};
 use crate::secret::OwnerTag;
 
 /// The tag of pages that belong to nobody. No owner of a folder has it, but by a chance of 2^-256.
@@ -17,17 +17,17 @@ const NOBODY: OwnerTag = OwnerTag([0; 32]);
 /// In place of a seal.
 const NO_SEAL: [u8; 32] = [0; 32];
 
-/// Returns the heads of the whole pages of a prompt that belong to nobody.
+/// Returns the heads of the pages of a prompt that belong to nobody. The last page may hold fewer tokens than the others.
 pub fn public_heads(model: &StateModel, tokens: &[u32]) -> Vec<PageHead> {
     let mut before = [0; 32];
-    let (pages, _) = tokens.as_chunks::<PAGE_TOKENS>();
+    let pages = tokens.chunks(PAGE_TOKENS).filter_map(HeldTokens::new);
     let heads = (0..).zip(pages).map(|(index, tokens)| {
         let head = PageHead {
             model: *model,
             owner: NOBODY,
             before,
             index,
-            tokens: *tokens,
+            tokens,
         };
         before = blake3::derive_key("heg baked state 1: link", &head.identity());
         head
@@ -56,7 +56,7 @@ pub fn public_payload<'b>(head: &PageHead, bytes: &'b [u8]) -> Result<&'b [u8], 
         return Err(Miss::Other { index });
     }
     let payload = bytes.get(HEAD_BYTES..).unwrap_or_default();
-    let (found, expected) = (payload.len() as u64, head.model.payload_bytes);
+    let (found, expected) = (payload.len() as u64, head.payload_bytes());
     match found == expected {
         true => Ok(payload),
         false => Err(damaged(PageError::Payload { found, expected })),
@@ -122,19 +122,23 @@ mod tests {
         #[test]
         fn pages_come_back_behind_their_own_beginning_only(
             tokens in prop::collection::vec(any::<u32>(), 0..300),
-            payload in prop::collection::vec(any::<u8>(), 0..50),
+            byte: u8, token_bytes in 1_usize..4,
             changed in any::<prop::sample::Index>(),
             flip in any::<prop::sample::Index>(),
         ) {
-            let heads = public_heads(&model(payload.len()), &tokens);
-            prop_assert_eq!(heads.len(), tokens.len() / PAGE_TOKENS);
+            let model = model(PAGE_TOKENS * token_bytes);
+            let heads = public_heads(&model, &tokens);
+            prop_assert_eq!(heads.len(), tokens.len().div_ceil(PAGE_TOKENS));
             let Some(last) = heads.last() else { return Ok(()) };
+            let held = tokens.len() - (heads.len() - 1) * PAGE_TOKENS;
+            prop_assert_eq!(last.tokens(), &tokens[tokens.len() - held..]);
+            let payload = vec![byte; held * token_bytes];
             let page = public_page(last, &payload);
             prop_assert_eq!(public_payload(last, &page).unwrap(), &payload[..]);
             // Any other beginning has another head, and so has another model.
             let mut other = tokens.clone();
-            other[changed.index(heads.len() * PAGE_TOKENS)] ^= 1;
-            let others = public_heads(&model(payload.len()), &other);
+            other[changed.index(tokens.len())] ^= 1;
+            let others = public_heads(&model, &other);
             prop_assert!(public_payload(&others[heads.len() - 1], &page).is_err());
             // What is in the head is all compared.
             let mut spoilt = page.clone();

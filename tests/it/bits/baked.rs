@@ -32,8 +32,8 @@ pub(super) struct Subject {
     baked: Vec<u32>,
 }
 
-/// Whole pages of the two states.
-const PAGES: [usize; 2] = [3, 2];
+/// Tokens of the first state: its last page is not whole, nor is that of the second.
+const FIRST: usize = 3 * PAGE_TOKENS + 17;
 
 impl Subject {
     pub(super) fn new(
@@ -48,7 +48,7 @@ impl Subject {
             .chain(&prompts(80, vocab).concat())
             .copied()
             .collect::<Vec<u32>>();
-        let first: Vec<u32> = long[..PAGES[0] * PAGE_TOKENS + 17].to_vec();
+        let first: Vec<u32> = long[..FIRST].to_vec();
         let mut second = first[..PAGE_TOKENS + 5].to_vec();
         second.extend(first.iter().rev().take(PAGE_TOKENS));
         fs::copy(&plain, &bundle).unwrap();
@@ -57,19 +57,27 @@ impl Subject {
         }
         let (mut all, mut baked) = (Vec::new(), Vec::new());
         for (at, rest) in prompts(count, vocab).into_iter().enumerate() {
-            // All of a state, less than it, its pages alone, or another beginning.
-            let (begins, pages) = match at % 5 {
-                0 => (&first[..], PAGES[0]),
-                1 => (&second[..], PAGES[1]),
-                2 => (&first[..2 * PAGE_TOKENS + 3], 2),
-                3 => (&first[..PAGES[0] * PAGE_TOKENS], PAGES[0]),
-                _ => (&first[1..], 0),
+            // All of a state, less than it, its whole pages, or another beginning.
+            let begins = match at % 5 {
+                0 => &first[..],
+                1 => &second[..],
+                2 => &first[..2 * PAGE_TOKENS + 3],
+                3 => &first[..3 * PAGE_TOKENS],
+                _ => &first[1..],
             };
-            let prompt: Vec<u32> = match at % 10 {
-                3 => begins.to_vec(),
+            let prompt: Vec<u32> = match at % 20 {
+                3 | 5 => begins.to_vec(),
                 _ => [begins, &rest].concat(),
             };
-            let tokens = (pages * PAGE_TOKENS).min(prompt.len() - 1);
+            let common = |state: &[u32]| {
+                let same = state.iter().zip(&prompt).take_while(|(a, b)| a == b);
+                same.count()
+            };
+            let tokens = common(&first).max(common(&second));
+            let tokens = match tokens < PAGE_TOKENS {
+                true => 0,
+                false => tokens.min(prompt.len() - 1),
+            };
             baked.push(tokens as u32);
             all.push(prompt);
         }
@@ -331,7 +339,7 @@ fn the_longer_of_kept_and_baked_wins() {
     only_baked(&ask(ann));
     for ((kept, baked), prompt) in ask(ann).into_iter().zip(&subject.prompts) {
         let whole = (prompt.len() / PAGE_TOKENS * PAGE_TOKENS).min(prompt.len() - 1) as u32;
-        assert_eq!(kept.max(baked), whole, "{kept} {baked}");
+        assert!(kept.max(baked) >= whole, "{kept} {baked}");
         assert!(kept == 0 || baked == 0);
     }
     only_baked(&ask(StateOwner::new("client", b"ben")));
@@ -441,16 +449,18 @@ fn a_gpu_goes_on_behind_what_a_cpu_baked() {
     assert!(baked(&endings).iter().sum::<u32>() > 0);
 }
 
-/// The bits of one revision of the arithmetic. Where this fails, raise `ARITHMETIC_REVISION` of `heg-cpu`: states that
+/// The bits of one revision of the arithmetic, in the whole pages of a state. Where this fails, raise `ARITHMETIC_REVISION` of `heg-cpu`: states that
 /// were baked with the one before must not be used any more.
 #[test]
 fn bits_of_a_state_are_those_of_their_revision() {
     let subject = Subject::tiny_agent(1);
     let bundle = Bundle::open(&subject.bundle).unwrap();
     let state = &bundle.manifest().states[0];
+    let whole = state.tokens.len() / PAGE_TOKENS;
     let rows: Vec<u8> = state
         .pages
         .iter()
+        .take(whole)
         .flat_map(|page| bundle.section(*page).unwrap()[4096..].to_vec())
         .collect();
     let pinned = format!(

@@ -52,9 +52,9 @@ fn answers_behind_a_state_are_those_without() {
     let bake = ["bake", "model.heg", "--system", "system.txt", "--json"];
     let mail = json_of(folder, &[&bake[..], &["--state", "mail"]].concat());
     let tokens = mail["tokens"].as_u64().unwrap();
-    assert!(tokens >= 256 && tokens.is_multiple_of(64), "{mail}");
-    assert!(mail["common_tokens"].as_u64().unwrap() >= tokens);
-    assert_eq!(mail["pages"], tokens / 64);
+    assert!(tokens >= 256, "{mail}");
+    let pages = tokens.div_ceil(64);
+    assert_eq!(mail["pages"], pages);
     assert_eq!(mail["path"], "model.heg");
     // In place, and the other file is as it was.
     assert!(std::fs::read(&plain).unwrap() == before);
@@ -78,7 +78,7 @@ fn answers_behind_a_state_are_those_without() {
         .filter(|it| it.starts_with("state"))
         .collect();
     assert!(states[0].starts_with("state     a-2: ") && states[1].starts_with("state     mail: "));
-    assert!(states[1].contains(&format!("{tokens} tokens in {} pages", tokens / 64)));
+    assert!(states[1].contains(&format!("{tokens} tokens in {pages} pages")));
     assert!(states[1].ends_with("I8 activations, Bf16 keys and values, arithmetic 1"));
     // The same state again changes nothing, and another one of its name replaces it.
     let again = json_of(folder, &[&bake[..], &["--state", "mail"]].concat());

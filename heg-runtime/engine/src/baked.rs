@@ -232,7 +232,7 @@ impl BakedRows {
         let state = self.states.state(usable).ok_or_else(gone)?;
         let heads = self.states.heads(usable).ok_or_else(gone)?;
         let start = Instant::now();
-        let read = read_pages(tokens.div_ceil(PAGE_TOKENS), &|at| {
+        let read = read_pages(tokens.div_ceil(PAGE_TOKENS), &|at, _| {
             let index = at as u64;
             let (page, head) = state
                 .pages

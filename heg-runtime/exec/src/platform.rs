@@ -27,6 +27,18 @@ pub(crate) fn ask_for_large_pages(map: &MmapRaw) {
     let _ = map.advise(memmap2::Advice::HugePage);
 }
 
+/// Commits the pages of `range` of an anonymous mapping, whose content stays, before they are written: together they take
+/// three quarters of the time that each takes when it is first written.
+#[cfg(target_os = "linux")]
+pub(crate) fn commit(map: &MmapRaw, range: Range<usize>) {
+    // A page that is not committed now is when it is written.
+    let _ = map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len());
+}
+
+/// Does nothing: pages are committed when they are written.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn commit(_map: &MmapRaw, _range: Range<usize>) {}
+
 /// Gives the whole pages within `range` of an anonymous mapping back to the system. Their content is lost: on Linux
 /// they become zeros, as at first.
 #[cfg(unix)]

@@ -181,8 +181,8 @@ impl StateFolder {
     ) -> Result<(), Miss> {
         let wanted = tokens.div_ceil(PAGE_TOKENS).min(prefix.pages.len());
         let pages = prefix.pages.get(..wanted).unwrap_or_default();
-        read_pages(wanted, &|at| match pages.get(at) {
-            Some((name, head)) => self.read_page(name, head, |payload| place(at, payload)),
+        read_pages(wanted, &|at, memory| match pages.get(at) {
+            Some((name, head)) => self.read_page(name, head, memory, |payload| place(at, payload)),
             None => Ok(()),
         })
     }
@@ -191,18 +191,23 @@ impl StateFolder {
         &self,
         name: &PageName,
         head: &PageHead,
+        memory: &mut Vec<u8>,
         place: impl FnOnce(&[u8]) -> bool,
     ) -> Result<(), Miss> {
-        let read = self.page(name, head).and_then(|bytes| {
-            let payload = bytes.get(HEAD_BYTES..).unwrap_or_default();
+        let read = self.payload(name, head, memory).and_then(|payload| {
             let index = head.index;
             place(payload).then_some(()).ok_or(Miss::Room { index })
         });
         read.inspect_err(|miss| self.remove_if_damaged(name, miss))
     }
 
-    /// Returns the bytes of a page that is what it was when it was written.
-    fn page(&self, name: &PageName, head: &PageHead) -> Result<Vec<u8>, Miss> {
+    /// Reads a page, and returns its content if it is what it was when it was written.
+    fn payload<'m>(
+        &self,
+        name: &PageName,
+        head: &PageHead,
+        memory: &'m mut Vec<u8>,
+    ) -> Result<&'m [u8], Miss> {
         let (index, expected) = (head.index, head.payload_bytes());
         let most = usize::try_from(expected)
             .ok()
@@ -210,11 +215,13 @@ impl StateFolder {
         let Some(most) = most else {
             return Err(Miss::Room { index });
         };
-        let read = self.disk.read(name.as_str(), most);
-        let bytes = read.map_err(|source| Miss::Unread { index, source })?;
-        let bytes = bytes.ok_or(Miss::Gone { index })?;
+        let read = self.disk.read_into(name.as_str(), most, memory);
+        if !read.map_err(|source| Miss::Unread { index, source })? {
+            return Err(Miss::Gone { index });
+        }
+        let bytes: &[u8] = memory;
         let damaged = |source| Miss::Damaged { index, source };
-        let (found, seal) = PageHead::parse(&bytes).map_err(damaged)?;
+        let (found, seal) = PageHead::parse(bytes).map_err(damaged)?;
         if found != *head {
             return Err(Miss::Other { index });
         }
@@ -226,7 +233,7 @@ impl StateFolder {
         if self.secret.seal(head, payload) != seal {
             return Err(Miss::Seal { index });
         }
-        Ok(bytes)
+        Ok(payload)
     }
 
     /// Notes that a prefix was used, so that others go first. A failure costs only that.

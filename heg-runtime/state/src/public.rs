@@ -63,23 +63,24 @@ pub fn public_payload<'b>(head: &PageHead, bytes: &'b [u8]) -> Result<&'b [u8], 
     }
 }
 
-/// Reads `count` pages on several threads: `read` gets the number of each.
+/// Reads `count` pages on several threads: `read` gets the number of each, and memory of its thread to read into.
 ///
 /// # Errors
 ///
 /// The first [`Miss`]; some pages may have been read.
 pub fn read_pages(
     count: usize,
-    read: &(dyn Fn(usize) -> Result<(), Miss> + Sync),
+    read: &(dyn Fn(usize, &mut Vec<u8>) -> Result<(), Miss> + Sync),
 ) -> Result<(), Miss> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
     let work = || {
+        let mut memory = Vec::new();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             if at >= count {
                 return;
             }
-            if let Err(miss) = read(at) {
+            if let Err(miss) = read(at, &mut memory) {
                 next.store(count, Ordering::Relaxed);
                 *failed
                     .lock()
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn the_first_miss_ends_a_read() {
         let seen = AtomicUsize::new(0);
-        let read = |at: usize| {
+        let read = |at: usize, _: &mut Vec<u8>| {
             seen.fetch_add(1, Ordering::Relaxed);
             match at {
                 3.. => Err(Miss::Gone { index: at as u64 }),

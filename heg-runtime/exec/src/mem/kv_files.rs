@@ -50,7 +50,9 @@ impl KvCache {
         let mut halves = self.halves().zip(saved.chunks_exact(half_bytes));
         halves.all(|((layer, half), rows)| {
             let rows = rows.get(..wanted).unwrap_or_default();
-            self.region.write(self.offset(layer, half, first), rows)
+            let offset = self.offset(layer, half, first);
+            self.region.commit(offset..offset + rows.len());
+            self.region.write(offset, rows)
         })
     }
 }

@@ -127,6 +127,13 @@ impl Region {
 }
 
 impl Region {
+    /// Commits the pages of `range`, which will be written soon.
+    pub(super) fn commit(&self, range: Range<usize>) {
+        if let Self::Reserved(map) = self {
+            platform::commit(map, range);
+        }
+    }
+
     /// Gives the whole pages within `range` back to the system; their content is lost. A device keeps those that it
     /// knows.
     pub(super) fn discard(&self, range: Range<usize>) {

@@ -146,10 +146,14 @@ impl Disk for WorldDisk {
         })
     }
 
-    fn read(&self, name: &str, most: usize) -> io::Result<Option<Vec<u8>>> {
+    fn read_into(&self, name: &str, most: usize, into: &mut Vec<u8>) -> io::Result<bool> {
         self.whole(|world| {
-            let file = world.files.get(name);
-            file.map(|(bytes, _)| bytes[..bytes.len().min(most)].to_vec())
+            let Some((bytes, _)) = world.files.get(name) else {
+                return false;
+            };
+            into.clear();
+            into.extend(&bytes[..bytes.len().min(most)]);
+            true
         })
     }
 

@@ -6,8 +6,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use heg_artifacts::manifest::{Manifest, ShapeClass};
-use heg_spec::Group;
+use heg_artifacts::manifest::ShapeClass;
+use heg_exec::Loader;
+use heg_spec::{Activations, DeviceClass, Group};
 
 use super::correction::Correction;
 use heg_costs::AnnotatedCosts;
@@ -16,8 +17,10 @@ use heg_sched::{
     Segment, WarmKernel, Work, WorkStage,
 };
 
-/// Speeds assumed for a device without annotations: those of two cores of a laptop.
+/// Speeds assumed for a device without annotations: those of two cores of a laptop. Products of integers are four to an
+/// element of a vector.
 const GUESS_FLOP_PER_US: f64 = 150_000.0;
+const GUESS_INTEGER_FLOP_PER_US: f64 = 450_000.0;
 const GUESS_BYTES_PER_US: f64 = 10_000.0;
 const GUESS_LAUNCH_US: f64 = 30.0;
 /// Time assumed for compiling a static attention without annotations: that over 512 rows (DESIGN §4.4).
@@ -27,6 +30,8 @@ const GUESS_COMPILE_US: f64 = 1e6;
 pub(super) struct Pace {
     known: Option<CachedCosts<AnnotatedCosts>>,
     sizes: BTreeMap<Group, f64>,
+    /// Speed of products, where it is guessed.
+    flop_per_us: f64,
     kv_width: f64,
     model: ModelShape,
     lanes: [bool; Lane::ALL.len()],
@@ -189,12 +194,15 @@ impl Pace {
 impl Pace {
     /// Makes the costs for the lanes that exist, and an NPU that has kernels for these shapes.
     pub(super) fn new(
-        manifest: &Manifest,
+        loader: &Loader,
         known: Option<AnnotatedCosts>,
         model: ModelShape,
         lanes: [bool; Lane::ALL.len()],
-        mut npu_shapes: BTreeMap<Group, Vec<ShapeClass>>,
     ) -> Self {
+        let manifest = loader.bundle().manifest();
+        let mut npu_shapes = loader.shapes(DeviceClass::Npu);
+        let forms = loader.activations().unwrap_or_default();
+        let is_integer = |form: &Activations| *form == Activations::I8;
         let size = |used: &heg_artifacts::manifest::KernelUse| -> f64 {
             let weights = used
                 .weights
@@ -225,6 +233,10 @@ impl Pace {
         Self {
             known: known.map(CachedCosts::new),
             sizes,
+            flop_per_us: match !forms.is_empty() && forms.iter().all(is_integer) {
+                true => GUESS_INTEGER_FLOP_PER_US,
+                false => GUESS_FLOP_PER_US,
+            },
             kv_width: f64::from(manifest.model.kv_heads) * f64::from(manifest.model.head_dim),
             model,
             lanes,
@@ -238,7 +250,7 @@ impl Pace {
     /// Guesses the time of a token-wise kernel from its weights, in µs.
     fn token_wise(&self, group: Group, rows: f64) -> f64 {
         let weights = self.sizes.get(&group).copied().unwrap_or(0.0);
-        (2.0 * weights * rows / GUESS_FLOP_PER_US).max(weights / GUESS_BYTES_PER_US)
+        (2.0 * weights * rows / self.flop_per_us).max(weights / GUESS_BYTES_PER_US)
     }
 
     fn attention(&self, rows: f64, context: f64) -> f64 {

@@ -44,7 +44,6 @@ use heg_sched::{
     Action, Actions, Class, ClientId, Event, Finish, FlowId, Lane, Micros, ModelShape, Observer,
     PromptLogits, RequestId, Scheduler, Submission, Ticket, Work,
 };
-use heg_spec::DeviceClass;
 
 /// The conductor once kernels are ready.
 pub(super) struct Serving {
@@ -149,8 +148,7 @@ impl Serving {
         successors.notice_loss();
         let manifest = loader.bundle().manifest();
         let present = [0, 1, 2].map(|lane: usize| lanes[lane].is_some());
-        let npu_shapes = loader.shapes(DeviceClass::Npu);
-        let pace = Rc::new(Pace::new(manifest, known, model, present, npu_shapes));
+        let pace = Rc::new(Pace::new(&loader, known, model, present));
         let status = Status {
             ready: true,
             lost,

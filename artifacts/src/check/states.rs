@@ -63,7 +63,8 @@ fn check_beginning(index: usize, state: &BakedState, lengths: &Lengths) -> Resul
     ))
 }
 
-/// Checks that tokens fill all pages but the last, of which they have some; that they leave room in the context, and are in the vocabulary.
+/// Checks that tokens fill all pages but the last, of which they have some; that they leave room in the context, and are in
+/// the vocabulary.
 fn check_tokens(index: usize, state: &BakedState, manifest: &Manifest) -> Result<(), Error> {
     let field = |name: &str| format!("states[{index}].{name}");
     check_nonzero(|| field("page_tokens"), state.page_tokens.into())?;
@@ -71,7 +72,7 @@ fn check_tokens(index: usize, state: &BakedState, manifest: &Manifest) -> Result
     let found = state.tokens.len() as u64;
     let room = |pages: usize| (pages as u64).saturating_mul(state.page_tokens.into());
     let (least, most) = (
-        room(state.pages.len() - 1).saturating_add(1),
+        room(state.pages.len().saturating_sub(1)).saturating_add(1),
         room(state.pages.len()),
     );
     if !(least..=most).contains(&found) {

@@ -53,6 +53,7 @@ mod status;
 mod stopwatch;
 mod successor;
 mod thread;
+mod touching;
 mod vectors;
 mod waits;
 mod warming;

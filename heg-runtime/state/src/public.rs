@@ -63,15 +63,15 @@ pub fn public_payload<'b>(head: &PageHead, bytes: &'b [u8]) -> Result<&'b [u8], 
     }
 }
 
+/// Reads the page of a number, into memory that it may use.
+type ReadPage<'a> = dyn Fn(usize, &mut Vec<u8>) -> Result<(), Miss> + Sync + 'a;
+
 /// Reads `count` pages on several threads: `read` gets the number of each, and memory of its thread to read into.
 ///
 /// # Errors
 ///
 /// The first [`Miss`]; some pages may have been read.
-pub fn read_pages(
-    count: usize,
-    read: &(dyn Fn(usize, &mut Vec<u8>) -> Result<(), Miss> + Sync),
-) -> Result<(), Miss> {
+pub fn read_pages(count: usize, read: &ReadPage<'_>) -> Result<(), Miss> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
     let work = || {
         let mut memory = Vec::new();

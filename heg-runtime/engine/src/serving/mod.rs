@@ -32,6 +32,7 @@ use super::request::{AnswerKind, Request, ScopeId, refuse};
 use super::served::Served;
 use super::status::{LaneStatus, Status};
 use super::successor::Successors;
+use super::touching::Untouched;
 use super::vectors::is_whole;
 use super::waits::{Entry, Waits};
 use super::warming::Warming;
@@ -85,6 +86,7 @@ pub(super) struct Serving {
     baked: Option<BakedStates>,
     /// The devices, which count what they copied.
     loader: Arc<Loader>,
+    untouched: Untouched,
     model: ModelShape,
     /// End-of-sequence tokens of the model.
     eos_ids: Vec<u32>,
@@ -189,6 +191,7 @@ impl Serving {
             pair: loader.pair().cloned(),
             kept: kept.ok().flatten(),
             baked,
+            untouched: Untouched::new(&loader),
             loader,
             model,
         }
@@ -335,6 +338,7 @@ impl Serving {
     }
 
     fn submit(&mut self, arrival: Arrival, entry: Entry) {
+        self.untouched.touch();
         let busy = |flow| self.live.values().any(|live| live.owner.flow == flow);
         if arrival.request.flow.is_some_and(busy) {
             self.held.push(arrival);

@@ -27,7 +27,10 @@ impl Untouched {
     pub(super) fn touch(&mut self) {
         if let Some(bundle) = self.0.take() {
             let bundle = Arc::downgrade(&bundle);
-            thread::spawn(move || touch_all(&bundle));
+            // Without the thread, the first pass waits.
+            let _ = thread::Builder::new()
+                .name("touching".to_owned())
+                .spawn(move || touch_all(&bundle));
         }
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use heg_state::{HEAD_BYTES, PAGE_TOKENS};
 use rustix::fs::Advice;
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -72,7 +72,7 @@ impl KeptFolder {
         Ok(begin.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// Files with rows of keys and values: others are smaller than a page's head.
+    /// Files with rows of keys and values: others are smaller than a page's head, or have no name of their own yet.
     fn pages(&self) -> Result<Vec<PathBuf>> {
         let (mut folders, mut found) = (vec![self.path().to_owned()], Vec::new());
         while let Some(folder) = folders.pop() {
@@ -84,7 +84,9 @@ impl KeptFolder {
                 };
                 match metadata.is_dir() {
                     true => folders.push(entry.path()),
-                    false if metadata.len() > HEAD_BYTES as u64 => found.push(entry.path()),
+                    false if metadata.len() > HEAD_BYTES as u64 && !is_unfinished(&entry) => {
+                        found.push(entry.path());
+                    }
                     false => {}
                 }
             }
@@ -92,6 +94,11 @@ impl KeptFolder {
         found.sort();
         Ok(found)
     }
+}
+
+/// Whether a page is still being written: a server that is killed now leaves none.
+fn is_unfinished(entry: &DirEntry) -> bool {
+    entry.file_name().to_string_lossy().starts_with("tmp-")
 }
 
 /// Chosen: pages are written in seconds.
@@ -107,6 +114,7 @@ mod tests {
         fs::create_dir(folder.path().join("a")).unwrap();
         fs::write(folder.path().join("a/page"), vec![1; 8192]).unwrap();
         fs::write(folder.path().join("page"), vec![1; 4097]).unwrap();
+        fs::write(folder.path().join("tmp-1"), vec![1; 8192]).unwrap();
         fs::write(folder.path().join("key"), [1; 32]).unwrap();
         folder.wait_for(2 * PAGE_TOKENS).unwrap();
         assert_eq!(folder.bytes().unwrap(), 8192 + 4097);

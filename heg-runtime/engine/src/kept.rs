@@ -5,7 +5,6 @@
 //! pages, as it reads a cache from flash; if one of them is not what it was, the prompt is computed. A thread of its
 //! own writes: it reads a cache at rest a few rows at a time, and gives up when the cache is taken for another call.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -34,8 +33,6 @@ struct Shared {
     arithmetic: String,
     model: OnceLock<Option<StateModel>>,
     status: Mutex<KeptStatus>,
-    /// Whether lanes run work, which the writer leaves most of the processor to.
-    are_lanes_busy: AtomicBool,
 }
 
 /// Counts of kept state since the start.
@@ -91,15 +88,6 @@ struct Order {
 /// Most prompts that wait to be written; further ones are not kept. Chosen: each costs its tokens only.
 const QUEUED_MAX: usize = 64;
 
-/// Pages that are written before a rest, and the time that it takes, in times of theirs: what is written beside an answer
-/// takes a thirtieth of the processor at most. Chosen: at most so long that ten pages are written each second.
-const PAGES_AT_ONCE: u64 = 4;
-const RESTS: u32 = 30;
-const REST_MAX: Duration = Duration::from_millis(400);
-
-/// Time after which a rest may end early. Chosen.
-const REST_STEP: Duration = Duration::from_millis(5);
-
 impl KeptState {
     /// Makes the kept state of a loader's model, whose caches have rows of this shape.
     ///
@@ -129,7 +117,6 @@ impl KeptState {
             arithmetic,
             model: OnceLock::new(),
             status: Mutex::default(),
-            are_lanes_busy: AtomicBool::new(false),
         })))
     }
 
@@ -208,41 +195,14 @@ impl KeptState {
             owner: order.owner,
             tokens: &order.tokens,
         };
-        // Another process may give up pages that were just written; they are written again once at most.
-        let pages = (order.tokens.len() / PAGE_TOKENS) as u64;
-        for _ in 0..=2 * pages.div_ceil(PAGES_AT_ONCE) {
-            let begin = Instant::now();
-            let folder = &self.0.folder;
-            let kept = folder.keep(what, PAGES_AT_ONCE, |page, into| {
-                self.fill(order, page, into)
-            });
-            match kept {
-                Ok(end) => {
-                    self.wrote(end);
-                    if !end.has_more {
-                        return;
-                    }
-                }
-                Err(error) => return self.not_written(heg_exec::chain(&error)),
-            }
-            self.rest(begin.elapsed());
+        let kept = self
+            .0
+            .folder
+            .keep(what, |page, into| self.fill(order, page, into));
+        match kept {
+            Ok(end) => self.wrote(end),
+            Err(error) => self.not_written(heg_exec::chain(&error)),
         }
-    }
-
-    /// Rests after work that took this long, for as long as lanes are busy.
-    fn rest(&self, took: Duration) {
-        let end = Instant::now() + (took * RESTS).min(REST_MAX);
-        while self.0.are_lanes_busy.load(Ordering::Relaxed) {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            thread::sleep(left.min(REST_STEP));
-        }
-    }
-
-    fn note_lanes(&self, are_busy: bool) {
-        self.0.are_lanes_busy.store(are_busy, Ordering::Relaxed);
     }
 
     /// Reads a page's rows from a cache at rest, those of one half of a layer at a time; returns false if it was taken.
@@ -326,14 +286,8 @@ impl Keeper {
         }
     }
 
-    /// Says whether lanes run work.
-    pub(super) fn note_lanes(&self, are_busy: bool) {
-        self.state.note_lanes(are_busy);
-    }
-
     /// Waits until all that was handed over is written, for at most this long.
     pub(super) fn finish(self, patience: Duration) {
-        self.note_lanes(false);
         drop(self.orders);
         let _ = self.finished.recv_timeout(patience);
     }

@@ -320,13 +320,6 @@ impl Memory {
         }
     }
 
-    /// Tells the writer of kept state whether lanes run work.
-    pub(super) fn note_lanes(&self, are_busy: bool) {
-        if let Some(keeper) = &self.keeper {
-            keeper.note_lanes(are_busy);
-        }
-    }
-
     /// Lets the writer of kept state finish what waits for it, for at most this long. Nothing is kept from then on.
     pub(super) fn settle(&mut self, patience: Duration) {
         if let Some(keeper) = self.keeper.take() {

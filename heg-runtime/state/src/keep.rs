@@ -34,8 +34,6 @@ pub struct KeepEnd {
     pub given_up: u64,
     /// Whether the budget has room for no more of its pages.
     pub is_full: bool,
-    /// Whether it has further pages, which the next call writes.
-    pub has_more: bool,
 }
 
 /// The pages of a folder, as of one look, under its lock.
@@ -47,8 +45,8 @@ pub(crate) struct Stock<'l> {
 }
 
 impl StateFolder {
-    /// Keeps the pages of a prompt that the folder does not have, but writes at most `pages_max`: others may want the lock.
-    /// `fill` writes the content of the page with this number, and returns false if it is no longer there, which ends it.
+    /// Keeps the pages of a prompt that the folder does not have. `fill` writes the content of the page with this
+    /// number, and returns false if it is no longer there, which ends it.
     ///
     /// # Errors
     ///
@@ -56,7 +54,6 @@ impl StateFolder {
     pub fn keep(
         &self,
         what: Keeping<'_>,
-        pages_max: u64,
         mut fill: impl FnMut(usize, &mut [u8]) -> bool,
     ) -> Result<KeepEnd, StateError> {
         let mut end = KeepEnd::default();
@@ -82,10 +79,6 @@ impl StateFolder {
             if stock.pages.contains_key(name) {
                 let _ = self.disk.touch(name.as_str(), used);
                 continue;
-            }
-            if end.pages == pages_max {
-                end.has_more = true;
-                break;
             }
             let room = stock.make_room(self, page_bytes, &own);
             end.given_up += room.given_up;

@@ -221,8 +221,6 @@ impl Serving {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.wake();
-            let are_busy = self.running.iter().any(Option::is_some);
-            self.room.memory.note_lanes(are_busy);
         }
         for (_, live) in std::mem::take(&mut self.live) {
             live.finish(Finish::Cancelled);

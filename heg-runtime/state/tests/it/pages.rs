@@ -39,26 +39,11 @@ pub(crate) fn keep(
         owner,
         tokens,
     };
-    let mut all = KeepEnd::default();
-    loop {
-        let end = folder.keep(what, PAGES_AT_ONCE, |page, into| {
-            into.copy_from_slice(&content(model, tokens, page));
-            true
-        })?;
-        assert!(end.pages <= PAGES_AT_ONCE);
-        assert!(!end.has_more || end.pages == PAGES_AT_ONCE);
-        all.pages += end.pages;
-        all.bytes += end.bytes;
-        all.given_up += end.given_up;
-        all.is_full = end.is_full;
-        if !end.has_more {
-            return Ok(all);
-        }
-    }
+    folder.keep(what, |page, into| {
+        into.copy_from_slice(&content(model, tokens, page));
+        true
+    })
 }
-
-/// Fewer than most prompts of these tests have.
-const PAGES_AT_ONCE: u64 = 2;
 
 /// Reads the longest kept prefix, checks all that it gives, and returns its tokens; a miss gives none.
 pub(crate) fn recall(

@@ -46,11 +46,11 @@ fn a_pass_of_a_lost_gpu_is_run_by_the_cpu() {
         assert_eq!(lost, None);
         let seen = Seen::at_end(layer);
         seen.left_nothing("without a fault");
+        // A pass is some submissions, the more the slower the device is: these are some passes, and never all.
+        let after = 2 * passes;
         let all = seen.ends[0];
-        for (fault, after) in [
-            (VkFault::LostAtSubmission, all.submissions / 3),
-            (VkFault::LostAtWait, all.waits / 2),
-        ] {
+        assert!(all.waits.min(all.submissions) > 2 * after, "{all:?}");
+        for fault in [VkFault::LostAtSubmission, VkFault::LostAtWait] {
             let what = format!("{fault:?} after {after}");
             let (lost, done) = answers_of_the_gpu(layer, &VkPlan::of(fault, after, 1));
             assert!((1..passes).contains(&done), "{what}: {done} of {passes}");

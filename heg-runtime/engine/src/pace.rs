@@ -17,8 +17,8 @@ use heg_sched::{
     Segment, WarmKernel, Work, WorkStage,
 };
 
-/// Speeds assumed for a device without annotations: those of two cores of a laptop. Products of integers are four to an
-/// element of a vector.
+/// Speeds assumed for a device without annotations: those of two cores of a laptop. That of products of integers is fitted to
+/// first prompts of a 1B shape on two server cores.
 const GUESS_FLOP_PER_US: f64 = 150_000.0;
 const GUESS_INTEGER_FLOP_PER_US: f64 = 450_000.0;
 const GUESS_BYTES_PER_US: f64 = 10_000.0;

@@ -195,4 +195,4 @@ fn cause(error: FileError) -> io::Error {
 pub(crate) const LOCK: &str = "heg-state.lock";
 
 /// The first letters of files that are being written.
-pub(crate) const LEFTOVER: &str = "tmp-";
+pub const LEFTOVER: &str = "tmp-";

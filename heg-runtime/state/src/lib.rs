@@ -19,7 +19,7 @@ mod page;
 mod public;
 mod secret;
 
-pub use disk::{Disk, DiskFile, FolderDisk, Lock};
+pub use disk::{Disk, DiskFile, FolderDisk, LEFTOVER, Lock};
 pub use error::{Miss, StateError};
 pub use folder::{KeptLimits, KeptPrefix, StateFolder};
 pub use keep::{KeepEnd, Keeping};

@@ -84,10 +84,7 @@ fn beside_shares<M: OnMachine>(
 ) -> Result<()> {
     let pair = || make(Shape::GpuPair);
     let mut all = [pair()?, pair()?, pair()?, pair()?];
-    for _ in 0..LEARNING {
-        all[0].run_ms()?;
-        all[1].run_ms()?;
-    }
+    learn(&mut all[..2])?;
     // Where the solver gives the GPU nothing, only fixed shares are handed over.
     let before = hand_overs(&all[2]);
     let share = best_share(&mut all[2], rounds)?;
@@ -114,9 +111,7 @@ fn beside_sides<M: OnMachine>(
 ) -> Result<()> {
     let shapes = [Shape::GpuPair, Shape::one(1), Shape::Gpu];
     let mut all = shapes.into_iter().map(make).collect::<Result<Vec<_>>>()?;
-    for _ in 0..LEARNING {
-        all[0].run_ms()?;
-    }
+    learn(&mut all[..1])?;
     // A GPU in software takes seconds.
     let [both, _, gpu] = in_turn(&mut all, rounds)?;
     let line = report.of(what, "CPU and GPU", both);
@@ -127,6 +122,16 @@ fn beside_sides<M: OnMachine>(
     let pair = all[0].machine().pair();
     let passes = pair.map_or(0, |pair| pair.partner_passes());
     note(format!("{what}: {passes} passes of the GPU alone"));
+    Ok(())
+}
+
+/// Runs machines until their solvers know what they need.
+pub(super) fn learn(machines: &mut [impl Measured]) -> Result<()> {
+    for _ in 0..LEARNING {
+        for machine in &mut *machines {
+            machine.run_ms()?;
+        }
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A pair of unlike devices: a thread of the CPU and an NPU with pieces that were compiled ahead of time, beside the thread
 //! alone. Their sizes are fixed, so there are no other shares to compare.
 
-use super::gpu::{FINE, LEARNING, OnMachine, hand_overs};
+use super::gpu::{FINE, OnMachine, hand_overs, learn};
 use super::machines::{Machine, Shape};
 use super::measure::{Decoding, PROMPT_TOKENS, Prefilling, in_turn};
 use super::report::Report;
@@ -30,10 +30,7 @@ fn compare<M: OnMachine>(
     let shapes = [Shape::NpuPair, Shape::NpuPair, Shape::one(1), Shape::one(1)];
     let mut all = shapes.into_iter().map(make).collect::<Result<Vec<_>>>()?;
     let before = hand_overs(&all[0]);
-    for _ in 0..LEARNING {
-        all[0].run_ms()?;
-        all[1].run_ms()?;
-    }
+    learn(&mut all[..2])?;
     let pair = all[0].machine().pair();
     if pair.is_none_or(|pair| pair.partner_parts() == 0) {
         return Err(without_npu().into());

@@ -1,7 +1,7 @@
 //! A folder of kept state: its pages, and whether they are in memory.
 
 use anyhow::{Context, Result};
-use heg_state::{HEAD_BYTES, PAGE_TOKENS};
+use heg_state::{HEAD_BYTES, LEFTOVER, PAGE_TOKENS};
 use rustix::fs::Advice;
 use std::fs::{self, DirEntry, File};
 use std::io::Read;
@@ -98,7 +98,7 @@ impl KeptFolder {
 
 /// Whether a page is still being written: a server that is killed now leaves none.
 fn is_unfinished(entry: &DirEntry) -> bool {
-    entry.file_name().to_string_lossy().starts_with("tmp-")
+    entry.file_name().to_string_lossy().starts_with(LEFTOVER)
 }
 
 /// Chosen: pages are written in seconds.
@@ -114,7 +114,7 @@ mod tests {
         fs::create_dir(folder.path().join("a")).unwrap();
         fs::write(folder.path().join("a/page"), vec![1; 8192]).unwrap();
         fs::write(folder.path().join("page"), vec![1; 4097]).unwrap();
-        fs::write(folder.path().join("tmp-1"), vec![1; 8192]).unwrap();
+        fs::write(folder.path().join(format!("{LEFTOVER}1")), vec![1; 8192]).unwrap();
         fs::write(folder.path().join("key"), [1; 32]).unwrap();
         folder.wait_for(2 * PAGE_TOKENS).unwrap();
         assert_eq!(folder.bytes().unwrap(), 8192 + 4097);

@@ -4,6 +4,7 @@
 //! the slowest and the failed tests.
 
 mod failures;
+mod scratch;
 mod timing;
 
 use anyhow::{Context, Result};
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let skipped = target_dir().join("skipped-tests");
     let _ = fs::remove_file(&skipped);
+    let scratch = scratch::in_memory();
     let mut timing = Timing::new(packages, threads());
     let mut failures = Failures::default();
     let mut command = workspace::cargo(&TEST);
@@ -68,6 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .envs(variables.iter().copied())
         .env("HEG_SKIPPED", &skipped)
         .env("RUST_TEST_THREADS", threads().to_string())
+        .envs(scratch.iter().map(|folder| ("TMPDIR", folder.path())))
         .args(&args.extra);
     if args.extra.is_empty() {
         command.arg("--no-fail-fast");

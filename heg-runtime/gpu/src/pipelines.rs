@@ -102,6 +102,7 @@ impl Pipelines {
         let bundled = self.modules.get().and_then(|them| them.words(module));
         let mut words = bundled.map_or_else(|| module.words(), <[u32]>::to_vec);
         spirv::specialise(&mut words, constants).map_err(wrong)?;
+        spirv::fold(&mut words).map_err(wrong)?;
         spirv::declare(&words, declared).map_err(wrong)
     }
 

@@ -1,9 +1,10 @@
-//! Reads arbitrary bytes as a module of SPIR-V, packed and as words: checks it, overwrites its constants, and adds declarations.
+//! Reads arbitrary bytes as a module of SPIR-V, packed and as words: checks it, overwrites its constants, folds the branches
+//! that they decide, and adds declarations.
 //!
 //! The first eight bytes are a number and a value of a constant. What passes the check is a module that a driver may
 //! see, so each change of it must pass the check again, with nothing but what was asked for.
 
-use heg_spirv::spirv::{Declarations, check, constants, declare, pack, specialise, unpack};
+use heg_spirv::spirv::{Declarations, check, constants, declare, fold, pack, specialise, unpack};
 
 pub(crate) fn run(input: &[u8]) {
     if let Ok(words) = unpack(input) {
@@ -28,6 +29,8 @@ pub(crate) fn run(input: &[u8]) {
     if !numbers.is_ok_and(|numbers| numbers.contains(number)) {
         assert_eq!(changed.count(), 0);
     }
+    let mut folded = specialised.clone();
+    assert_eq!(fold(&mut folded).is_ok(), overwritten.is_ok());
     let all = Declarations {
         nearest: true,
         denormals: true,
@@ -39,6 +42,7 @@ pub(crate) fn run(input: &[u8]) {
     };
     // A constant's value is no instruction.
     assert_eq!(check(&specialised), Ok(census.clone()));
+    assert_eq!(check(&folded), Ok(census.clone()));
     let declared = declared.expect("a sound module takes declarations");
     assert!(declared.len() <= module.len() + 3 * 2 + 7 + 3 * 4);
     let with = check(&declared).expect("declarations are among what modules may have");

@@ -6,12 +6,14 @@
 //! needed to read four of them.
 
 mod check;
+mod fold;
 mod packed;
 mod specialise;
 #[cfg(test)]
 mod tests;
 
 pub use check::{Census, check};
+pub use fold::fold;
 pub use packed::{pack, unpack};
 pub use specialise::{Declarations, constants, declare, specialise};
 
@@ -23,6 +25,7 @@ const HEADER_WORDS: usize = 5;
 
 /// Operations that are looked for, by their numbers in the specification.
 mod op {
+    pub(super) const NOP: u16 = 0;
     pub(super) const EXTENSION: u16 = 10;
     pub(super) const EXT_INST_IMPORT: u16 = 11;
     pub(super) const EXT_INST: u16 = 12;
@@ -31,8 +34,19 @@ mod op {
     pub(super) const CAPABILITY: u16 = 17;
     pub(super) const TYPE_INT: u16 = 21;
     pub(super) const TYPE_FLOAT: u16 = 22;
+    pub(super) const CONSTANT_TRUE: u16 = 41;
+    pub(super) const CONSTANT_FALSE: u16 = 42;
+    pub(super) const CONSTANT: u16 = 43;
+    pub(super) const SPEC_CONSTANT_TRUE: u16 = 48;
+    pub(super) const SPEC_CONSTANT_FALSE: u16 = 49;
     pub(super) const SPEC_CONSTANT: u16 = 50;
+    pub(super) const SPEC_CONSTANT_OP: u16 = 52;
     pub(super) const DECORATE: u16 = 71;
+    pub(super) const PHI: u16 = 245;
+    pub(super) const SELECTION_MERGE: u16 = 247;
+    pub(super) const LABEL: u16 = 248;
+    pub(super) const BRANCH: u16 = 249;
+    pub(super) const BRANCH_CONDITIONAL: u16 = 250;
 }
 
 /// The faults of a module.
@@ -132,6 +146,11 @@ fn instructions(
         };
         Some(found)
     }))
+}
+
+/// First word of an instruction.
+const fn word(length: usize, operation: u16) -> u32 {
+    (length as u32) << 16 | operation as u32
 }
 
 /// A string of the format: bytes up to the first zero.

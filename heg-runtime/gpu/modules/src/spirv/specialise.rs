@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{SpirvError, instructions, op};
+use super::{SpirvError, instructions, op, word};
 
 /// Decoration that numbers a specialisation constant.
 const SPEC_ID: u32 = 1;
@@ -127,9 +127,4 @@ pub fn declare(words: &[u32], declared: Declarations) -> Result<Vec<u32>, SpirvE
         out.extend(words.get(instruction.at..end).unwrap_or_default());
     }
     Ok(out)
-}
-
-/// First word of an instruction.
-const fn word(length: usize, operation: u16) -> u32 {
-    (length as u32) << 16 | operation as u32
 }

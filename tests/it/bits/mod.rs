@@ -236,7 +236,7 @@ fn tiny_agent_says_the_same_in_any_company() {
 fn tiny_agent_says_the_same_with_finer_activations() {
     let (_workbench, bundle) = tiny_agent();
     for activations in [Activations::I16, Activations::F32] {
-        check(&bundle, &prompts(24, 2048), 4, activations);
+        check(&bundle, &prompts(count(24, 12), 2048), 4, activations);
     }
 }
 
@@ -250,7 +250,7 @@ fn tiny_agent_says_the_same_with_4_bit_weights() {
         (middle, true, Activations::F32),
     ] {
         let (_workbench, bundle) = tiny_agent_as(WeightForm::W4A16 { group, symmetric });
-        check(&bundle, &prompts(24, 2048), 4, activations);
+        check(&bundle, &prompts(count(24, 12), 2048), 4, activations);
     }
 }
 

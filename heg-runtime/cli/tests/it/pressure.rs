@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use heg_tests::{Workbench, fetched, fixture};
+use tempfile::TempDir;
 
 /// A control group with a limit on memory, removed at the end.
 struct Group {
@@ -106,8 +107,9 @@ fn weights_above_a_memory_limit_come_and_go_and_cannot_be_locked() {
     let calm = run(&mut Command::new(HEG), &workbench, &bundle)
         .output()
         .unwrap();
-    // The pages of the original bundle belong to another group.
-    let copy = workbench.path("copy.heg");
+    // The pages of the original bundle belong to another group, and those of a file in memory never go.
+    let disk = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let copy = disk.path().join("copy.heg");
     let copied = group.command("cp").args([&bundle, &copy]).status();
     assert!(copied.unwrap().success());
     let tight = run(&mut group.command(HEG), &workbench, &copy)

@@ -62,6 +62,7 @@ mod stream;
 mod supersede;
 mod text_metrics;
 mod text_vectors;
+mod texts;
 mod timeline;
 mod token_file;
 mod tools;

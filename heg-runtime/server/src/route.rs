@@ -32,12 +32,13 @@ use super::pace::ConnectionPace;
 use super::pool::Activity;
 use super::preparation::Effort;
 use super::prepare::Posted;
-use super::request::{FIELD_HEADERS, MessagesPurpose, flow_to_end};
+use super::request::{EmbeddingsRequest, FIELD_HEADERS, MessagesPurpose, flow_to_end};
+use super::rerank::Ranking;
 use super::sending::{Pieces, Sending};
 use super::served::ServedModel;
 use super::stream::Events;
 use super::timeline::lane_name;
-use super::{State, complete, dashboard, embeddings, head, rerank};
+use super::{State, complete, dashboard, head, texts};
 use heg_runtime::engine::Health;
 use heg_sched::Class;
 
@@ -195,11 +196,11 @@ async fn answer_client(
         }
         ClientRoute::Embeddings => {
             let headers = fields(&parts.headers);
-            embeddings::embed(state, account, post().await?, headers).await
+            texts::answer::<EmbeddingsRequest>(state, account, post().await?, headers).await
         }
         ClientRoute::Rerank => {
             let headers = fields(&parts.headers);
-            rerank::rerank(state, account, post().await?, headers).await
+            texts::answer::<Ranking>(state, account, post().await?, headers).await
         }
         ClientRoute::Response(id) => {
             let found = state.responses.get(account.scope(), id, Instant::now());

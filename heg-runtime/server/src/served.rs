@@ -17,6 +17,7 @@ use super::dashboard::StatusCache;
 use super::error::{ApiError, Result};
 use super::flows::Flows;
 use super::request::{Bound, PromptBounds, PromptText};
+use super::texts::TextTokens;
 use super::timeline::Timeline;
 use super::tools::{AnswerConstraint, AskedForm, Tooling};
 use heg_runtime::Loaded;
@@ -233,7 +234,7 @@ impl ServedModel {
         query: &str,
         document: String,
         wait: Wait<'_>,
-    ) -> Result<PairTokens> {
+    ) -> Result<TextTokens> {
         if self.tokenizer.is_none() {
             return Err(ApiError::NoTokenizer);
         }
@@ -244,7 +245,10 @@ impl ServedModel {
             false => tokens.remove(0),
         };
         let checked = self.engine.check(&tokens).map_err(RuntimeError::from);
-        Ok(checked.map(|()| PairTokens { tokens, second_at })?)
+        Ok(checked.map(|()| TextTokens {
+            tokens,
+            second_at: Some(second_at),
+        })?)
     }
 
     /// Refuses requests for answers of another kind than the model's.
@@ -319,14 +323,6 @@ impl ServedModel {
             "bundle_bytes": self.engine.bundle().mapping().len(),
         })
     }
-}
-
-/// A pair of texts as tokens.
-#[derive(Debug)]
-pub(super) struct PairTokens {
-    pub(super) tokens: Vec<u32>,
-    /// Position at which the second text begins.
-    pub(super) second_at: u32,
 }
 
 /// Creates a worker with the text side of a bundle.

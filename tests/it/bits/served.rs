@@ -381,7 +381,7 @@ fn smollm2_says_the_same_preempted_and_resumed() {
 #[test]
 fn smollm2_says_the_same_on_what_was_reused_or_on_flash() {
     if let Some((workbench, bundle)) = smollm2() {
-        let prompts = prompts(count(50, 5), SMOLLM2_VOCAB);
+        let prompts = prompts(count(50, 8), SMOLLM2_VOCAB);
         let machine = (&this_machine(), ONE_DEVICE);
         check_flows(&bundle, &workbench, &prompts, 16, machine);
     }

@@ -55,7 +55,7 @@ fn write_modules(folder: &Path) {
         for module in collection.modules() {
             manifest
                 .sections
-                .push(store.put_bytes(&module.packed().bytes).unwrap());
+                .push(store.put_bytes(module.packed().bytes).unwrap());
         }
         let mut part = collection.part().unwrap();
         part.modules.retain(|module| module.name != "attention");

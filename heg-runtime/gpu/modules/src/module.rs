@@ -28,10 +28,15 @@ macro_rules! modules {
                 }
             }
 
-            /// Its words, little-endian, as committed.
+            /// Its words as committed, packed.
             const fn bytes(self) -> &'static [u8] {
                 match self {
-                    $(Self::$name => include_bytes!(concat!("../../spirv/", $file, ".spv")),)*
+                    $(Self::$name => {
+                        const FILE: &[u8] = include_bytes!(concat!("../../spirv/", $file, ".spv"));
+                        const LENGTH: usize = spirv::packed_length(FILE);
+                        static PACKED: [u8; LENGTH] = spirv::packed_file(FILE);
+                        &PACKED
+                    })*
                 }
             }
         }
@@ -78,7 +83,8 @@ modules! {
 impl Module {
     /// Its words, as committed.
     pub fn words(self) -> Vec<u32> {
-        words_of(self.bytes())
+        // A test unpacks each of them.
+        spirv::unpack(self.bytes()).unwrap_or_default()
     }
 
     /// Whether it has the instruction for dot products, which not every driver takes.
@@ -102,8 +108,8 @@ impl Module {
         static ALL: [OnceLock<PackedModule>; Module::ALL.len()] =
             [const { OnceLock::new() }; Module::ALL.len()];
         ALL[self as usize].get_or_init(|| {
-            let bytes = spirv::pack(&self.words());
-            let section = SectionId::of(&bytes);
+            let bytes = self.bytes();
+            let section = SectionId::of(bytes);
             PackedModule { bytes, section }
         })
     }
@@ -143,15 +149,9 @@ impl Module {
 #[derive(Debug)]
 pub struct PackedModule {
     /// The section's bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: &'static [u8],
     /// The section's name.
     pub section: SectionId,
-}
-
-/// Little-endian bytes as words; bytes behind the last whole word are left out.
-fn words_of(bytes: &[u8]) -> Vec<u32> {
-    let (words, _) = bytes.as_chunks::<4>();
-    words.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
 /// Numbers of the specialisation constants.

@@ -15,6 +15,7 @@ mod tests;
 pub use check::{Census, check};
 pub use fold::fold;
 pub use packed::{pack, unpack};
+pub(crate) use packed::{packed_file, packed_length};
 pub use specialise::{Declarations, constants, declare, specialise};
 
 /// First word of every module.

@@ -20,6 +20,38 @@ pub fn pack(words: &[u32]) -> Vec<u8> {
     bytes
 }
 
+/// The bytes that [`pack`] gives for the words of a file, which are little-endian; `N` is their [`packed_length`]. Modules
+/// that are built in are packed when the crate is compiled.
+pub(crate) const fn packed_file<const N: usize>(file: &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut at = 0;
+    let (mut words, _) = file.as_chunks::<4>();
+    while let [word, others @ ..] = words {
+        let mut rest = u32::from_le_bytes(*word);
+        while rest > 0x7f {
+            bytes[at] = rest as u8 | 0x80;
+            at += 1;
+            rest >>= 7;
+        }
+        bytes[at] = rest as u8;
+        at += 1;
+        words = others;
+    }
+    bytes
+}
+
+/// Number of bytes that [`packed_file`] gives.
+pub(crate) const fn packed_length(file: &[u8]) -> usize {
+    let mut length = 0;
+    let (mut words, _) = file.as_chunks::<4>();
+    while let [word, others @ ..] = words {
+        let bits = u32::BITS - (u32::from_le_bytes(*word) | 1).leading_zeros();
+        length += bits.div_ceil(7) as usize;
+        words = others;
+    }
+    length
+}
+
 /// The words of some bytes that [`pack`] gave: at most as many as there are bytes.
 ///
 /// # Errors

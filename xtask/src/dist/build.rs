@@ -20,9 +20,9 @@ pub(super) fn build(with: Static) -> Result<PathBuf> {
     }
     note("building heg, hegc and libheg for release, which takes a while");
     let programs = ["build", "--release", "--locked", "-p", "heg", "-p", "hegc"];
-    workspace::run(&mut cargo(&programs)?, "building the commands")?;
+    workspace::run(&mut cargo(&programs, FOLDED)?, "building the commands")?;
     let library = ["rustc", "--release", "--locked", "-p", "heg-capi", "--lib"];
-    let mut command = cargo(&library)?;
+    let mut command = cargo(&library, FOLDED)?;
     // Without the library for Rust, with which no link-time optimisation is possible.
     workspace::run(
         command.args(["--crate-type", "staticlib"]),
@@ -40,7 +40,7 @@ pub(super) fn build(with: Static) -> Result<PathBuf> {
 /// has neither OpenVINO nor Vulkan.
 fn build_static(folder: &Path) -> Result<()> {
     let arguments = ["build", "--release", "--locked", "-p", "heg", "--target"];
-    let mut command = cargo(&arguments)?;
+    let mut command = cargo(&arguments, &[])?;
     let variable = format!("CC_{}", STATIC_TARGET.replace('-', "_"));
     command.arg(STATIC_TARGET).env(variable, STATIC_COMPILER);
     workspace::run(&mut command, "building the static heg")?;
@@ -91,6 +91,14 @@ fn share(folder: &Path) -> Result<()> {
     workspace::run(&mut link, "linking libheg")
 }
 
+/// Has functions and constants of the same bytes linked once. LLD can, which Rust brings and links with where the target
+/// is the machine's own; libheg, which is linked apart, is built with it only to share what is compiled. Statics that are
+/// never written to may have one address, then: of all dependencies only `bytes` compares such, tables of functions that differ.
+const FOLDED: &[&str] = &[
+    "-Clink-arg=-Wl,--icf=all",
+    "-Clink-arg=-Wl,--ignore-data-address-equality",
+];
+
 /// The target of static programs.
 const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 const STATIC_COMPILER: &str = "musl-gcc";
@@ -100,8 +108,8 @@ fn target() -> PathBuf {
 }
 
 /// A cargo command whose output has no path of this machine: those of the checkout, of dependencies and of the standard
-/// library are written as fixed names.
-fn cargo(args: &[&str]) -> Result<Command> {
+/// library are written as fixed names. `options` are for rustc.
+fn cargo(args: &[&str], options: &[&str]) -> Result<Command> {
     let mut rustc = Command::new("rustc");
     let sysroot = workspace::capture(rustc.args(["--print", "sysroot"]), "rustc")?;
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -111,19 +119,17 @@ fn cargo(args: &[&str]) -> Result<Command> {
     names.push((PathBuf::from(sysroot.trim()), "/rust"));
     // The target folder may be outside of the checkout. Of several names that fit, the last counts.
     names.push((target(), "/heg/target/dist"));
-    let flags = |option: &str, separator: &str| {
-        let each = names
-            .iter()
-            .map(|(path, name)| format!("{option}={}={name}", path.display()));
-        each.collect::<Vec<_>>().join(separator)
+    let renamed = |option: &str| -> Vec<String> {
+        let each = names.iter();
+        each.map(|(path, name)| format!("{option}={}={name}", path.display()))
+            .collect()
     };
+    let mut flags = renamed("--remap-path-prefix");
+    flags.extend(options.iter().map(|&option| option.to_owned()));
     let mut command = workspace::cargo(args);
     command
-        .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            flags("--remap-path-prefix", "\u{1f}"),
-        )
-        .env("CFLAGS", flags("-ffile-prefix-map", " "))
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
+        .env("CFLAGS", renamed("-ffile-prefix-map").join(" "))
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_TARGET_DIR", target());

@@ -9,6 +9,7 @@ mod glibc;
 mod licences;
 mod package;
 mod same;
+mod size;
 mod wheel;
 
 use crate::fail::Fail;
@@ -49,6 +50,10 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let release = Shipment::of_checkout()?;
     let binaries = Binaries::read(&folder)?;
+    // What somebody brings may be of another profile.
+    if args.binaries.is_none() {
+        size::check(&binaries.heg)?;
+    }
     if let Some(program) = &binaries.heg_static {
         same::check(&folder, program)?;
     }

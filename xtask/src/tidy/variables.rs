@@ -85,6 +85,7 @@ const VARIABLES: [(&str, &[&str]); 25] = [
             "tests/it/pair_gpu.rs",
             "tests/it/speculation/mod.rs",
             "tests/faults/drafts.rs",
+            "tests/faults/flash.rs",
             "tests/faults/kernels.rs",
             "tests/faults/npu/agreement.rs",
             "tests/faults/npu/sweep.rs",

@@ -98,10 +98,14 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bound = |regime| match regime {
-            Regime::MemoryBound => "memory-bound",
-            Regime::ComputeBound => "compute-bound",
-        };
+        self.write_anchors(f)?;
+        self.write_kernels(f)?;
+        self.write_contention(f)
+    }
+}
+
+impl Report {
+    fn write_anchors(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "{:<6} {:<13} {:>16} {:>12}  reached by",
@@ -126,6 +130,10 @@ impl fmt::Display for Report {
                 anchor.kernel,
             )?;
         }
+        Ok(())
+    }
+
+    fn write_kernels(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "\n{:<18} {:>5} {:>12} {:>12} {:>9} {:>9} {:>10}",
@@ -149,6 +157,10 @@ impl fmt::Display for Report {
                 launch.unwrap_or_else(|| "-".to_owned()),
             )?;
         }
+        Ok(())
+    }
+
+    fn write_contention(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.contention.is_empty() {
             return writeln!(
                 f,
@@ -169,5 +181,13 @@ impl fmt::Display for Report {
             )?;
         }
         Ok(())
+    }
+}
+
+/// The limit of a regime, in words.
+const fn bound(regime: Regime) -> &'static str {
+    match regime {
+        Regime::MemoryBound => "memory-bound",
+        Regime::ComputeBound => "compute-bound",
     }
 }

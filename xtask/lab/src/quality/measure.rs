@@ -51,27 +51,7 @@ pub(super) fn model(
         let vocab = executor.manifest().model.vocab as usize;
         (passages, Reference { file, vocab })
     };
-    let mut entries = Vec::new();
-    let judged = precision.to_string();
-    let exact = [("f32", WeightForm::F32), ("f16", WeightForm::F16)];
-    for form in exact
-        .into_iter()
-        .chain([(judged.as_str(), precision.form())])
-    {
-        for device in DEVICES {
-            if extent == Extent::Default && (form.0, device) != (judged.as_str(), DEVICES[0]) {
-                continue;
-            }
-            note(format!("{}: {} on {device}", kind.name(), form.0));
-            let [prefill, decode] = ours(&subject, form, device, &passages, &reference)?;
-            entries.push(Entry {
-                form: form.0.to_owned(),
-                device,
-                prefill,
-                decode,
-            });
-        }
-    }
+    let mut entries = entries(&subject, (extent, precision), &passages, &reference)?;
     let mut genai_settings = Value::Null;
     if let Some(peer) = peer {
         note(format!("{}: GenAI", kind.name()));
@@ -92,6 +72,37 @@ pub(super) fn model(
         entries,
         genai_settings,
     }))
+}
+
+/// Measures each form of the weights on each device.
+fn entries(
+    subject: &Subject,
+    (extent, precision): (Extent, Precision),
+    passages: &[Passage],
+    reference: &Reference,
+) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let judged = precision.to_string();
+    let exact = [("f32", WeightForm::F32), ("f16", WeightForm::F16)];
+    for form in exact
+        .into_iter()
+        .chain([(judged.as_str(), precision.form())])
+    {
+        for device in DEVICES {
+            if extent == Extent::Default && (form.0, device) != (judged.as_str(), DEVICES[0]) {
+                continue;
+            }
+            note(format!("{}: {} on {device}", subject.name, form.0));
+            let [prefill, decode] = ours(subject, form, device, passages, reference)?;
+            entries.push(Entry {
+                form: form.0.to_owned(),
+                device,
+                prefill,
+                decode,
+            });
+        }
+    }
+    Ok(entries)
 }
 
 /// The distributions for comparison.

@@ -258,6 +258,20 @@ pub enum Error {
     #[error(transparent)]
     File(FileError),
 
+    /// The place where machines share their sections refused something, or cannot be reached.
+    #[error("cannot {action} `{name}` of `{place}`")]
+    SharedPlace {
+        /// The attempted action, as a verb: `fetch`, `send`.
+        action: &'static str,
+        /// The file there.
+        name: String,
+        /// The place.
+        place: String,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+
     /// The operating system refused something.
     #[error("cannot {action} `{}`", .path.display())]
     Io {

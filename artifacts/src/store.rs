@@ -13,11 +13,15 @@
 //! object is used ([`Store::map`], [`crate::write_bundle`]), and cured by discarding the object and putting the
 //! section again. Bundles themselves are synced.
 //!
+//! **StoreSharing.** Machines may share a folder, or a place behind their folders ([`SharedPlace`]): there a store looks for
+//! recipes that its folder lacks, and there it sends what it records. What it recorded before it shared stays its own.
+//!
 //! All methods take `&self` and may be called from many threads and processes at once.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use heg_files::{TempFile, remove_stale};
 
@@ -26,15 +30,43 @@ use crate::error::{BundlePart, Error};
 use crate::manifest::Section;
 use crate::mapping::Mapping;
 use crate::recipe::{self, RecipeKey, Seal, StoreKey};
+use crate::shared::{self, SharedPlace};
 use crate::sink::SectionSink;
 
 /// A folder of sections.
 #[derive(Debug)]
 pub struct Store {
-    objects: PathBuf,
-    recipes: PathBuf,
+    folder: PathBuf,
     temporary: PathBuf,
-    secret: Option<StoreKey>,
+    sharing: StoreSharing,
+}
+
+/// The machines that a store shares its sections with.
+#[derive(Debug, Clone, Default)]
+pub enum StoreSharing {
+    /// None but those that already write to its folder, all of whom it believes.
+    #[default]
+    Nobody,
+    /// Those that see its folder and have the key: recipes of others count as absent.
+    Folder(StoreKey),
+    /// Those that see a place and have the key.
+    Place(StoreKey, Arc<dyn SharedPlace>),
+}
+
+impl StoreSharing {
+    fn key(&self) -> Option<&StoreKey> {
+        match self {
+            Self::Nobody => None,
+            Self::Folder(key) | Self::Place(key, _) => Some(key),
+        }
+    }
+
+    fn place(&self) -> Option<&dyn SharedPlace> {
+        match self {
+            Self::Nobody | Self::Folder(_) => None,
+            Self::Place(_, place) => Some(place.as_ref()),
+        }
+    }
 }
 
 impl Store {
@@ -44,22 +76,20 @@ impl Store {
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let store = Self {
-            objects: folder.join("blake3"),
-            recipes: folder.join("recipes"),
+            folder: folder.to_owned(),
             temporary: folder.join("tmp"),
-            secret: None,
+            sharing: StoreSharing::Nobody,
         };
-        for folder in [&store.objects, &store.recipes, &store.temporary] {
-            fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        for folder in [OBJECTS, RECIPES, "tmp"].map(|name| folder.join(name)) {
+            fs::create_dir_all(&folder).map_err(Error::io("create", folder))?;
         }
         remove_stale(&store.temporary, "")?;
         Ok(store)
     }
 
-    /// Takes recipes that were written with this secret, and no others: those of other people who can write to the folder
-    /// count as absent.
-    pub fn with_key(self, secret: Option<StoreKey>) -> Self {
-        Self { secret, ..self }
+    /// Shares the store's sections with other machines.
+    pub fn shared(self, sharing: StoreSharing) -> Self {
+        Self { sharing, ..self }
     }
 
     /// Streams a new section into the store: `fill` writes it, in constant memory. Returns the section's name and
@@ -157,38 +187,77 @@ impl Store {
         }
     }
 
-    /// Returns the sections recorded under `key` if their objects all exist with the recorded lengths; otherwise
-    /// `None`, and the step has to be repeated.
+    /// Returns the sections recorded under `key` if their objects all exist with the recorded lengths, or could be fetched;
+    /// otherwise `None`, and the step has to be repeated.
     ///
-    /// Errors: [`Error::Io`] if this cannot be determined.
+    /// Errors: [`Error::Io`] if this cannot be determined; [`Error::SharedPlace`].
     pub fn recall(&self, key: &RecipeKey) -> Result<Option<Vec<Section>>, Error> {
-        let path = self.recipe(key);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Error::io("read", path)(source)),
-        };
-        let Some(sections) = recipe::decode(&text, &self.seal(key)) else {
+        let Some(sections) = self.recorded(key)? else {
             return Ok(None);
         };
+        let mut are_here = true;
+        // All are looked at, so that those which somebody damaged are all gone before the step sends them again.
         for section in &sections {
-            if self.find(section.id)? != Some(section.bytes) {
-                return Ok(None);
-            }
+            are_here &= self.find(section.id)? == Some(section.bytes) || self.fetch(*section)?;
         }
-        Ok(Some(sections))
+        Ok(are_here.then_some(sections))
     }
 
-    /// Records the sections that the step with this key made, replacing an earlier record.
+    /// Records the sections that the step with this key made, replacing an earlier record. They are sent before they are
+    /// recorded here: if that fails, the next try finds nothing recorded and sends them again.
     ///
-    /// Errors: [`Error::Io`].
+    /// Errors: [`Error::Io`], [`Error::SharedPlace`].
     pub fn record(&self, key: &RecipeKey, sections: &[Section]) -> Result<(), Error> {
-        let temp = TempFile::create(&self.temporary, "")?;
         let text = recipe::encode(sections, &self.seal(key));
+        let temp = TempFile::create(&self.temporary, "")?;
         temp.file()
             .write_all(text.as_bytes())
             .map_err(Error::io("write", temp.path()))?;
-        rename_into_shard(temp, &self.recipe(key))
+        if let Some(place) = self.sharing.place() {
+            for section in sections {
+                let name = object_name(section.id);
+                shared::send_once(place, &name, &self.object(section.id), section.bytes)?;
+            }
+            shared::send(place, &recipe_name(key), temp.path())?;
+        }
+        rename_into_shard(temp, &self.folder.join(recipe_name(key)))
+    }
+
+    /// The sections of a recipe, in the folder or where machines share theirs.
+    fn recorded(&self, key: &RecipeKey) -> Result<Option<Vec<Section>>, Error> {
+        let (name, seal) = (recipe_name(key), self.seal(key));
+        let path = self.folder.join(&name);
+        let here = match fs::read(&path) {
+            Ok(text) => recipe::decode(&text, &seal),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(source) => return Err(Error::io("read", path)(source)),
+        };
+        match (here, self.sharing.place()) {
+            (None, Some(place)) => {
+                let text = shared::recipe(place, &name)?;
+                Ok(text.and_then(|text| recipe::decode(&text, &seal)))
+            }
+            (here, _) => Ok(here),
+        }
+    }
+
+    /// Fetches an object that machines share; false if there is none, or one with other bytes, which is removed there.
+    fn fetch(&self, section: Section) -> Result<bool, Error> {
+        let Some(place) = self.sharing.place() else {
+            return Ok(false);
+        };
+        let name = object_name(section.id);
+        let mut sink = SectionSink::new(TempFile::create(&self.temporary, "")?);
+        if !shared::fetch(place, &name, section, &mut sink)? {
+            return Ok(false);
+        }
+        let (found, temp) = sink.finish()?;
+        if found != section {
+            shared::remove(place, &name)?;
+            return Ok(false);
+        }
+        rename_into_shard(temp, &self.object(section.id))?;
+        Ok(true)
     }
 
     /// Length of an object, in bytes, if there is one.
@@ -202,16 +271,12 @@ impl Store {
     }
 
     fn seal<'s>(&'s self, recipe: &'s RecipeKey) -> Seal<'s> {
-        let secret = self.secret.as_ref();
+        let secret = self.sharing.key();
         Seal { secret, recipe }
     }
 
     fn object(&self, id: SectionId) -> PathBuf {
-        sharded(&self.objects, &id.to_string())
-    }
-
-    fn recipe(&self, key: &RecipeKey) -> PathBuf {
-        sharded(&self.recipes, &key.to_string())
+        self.folder.join(object_name(id))
     }
 }
 
@@ -240,9 +305,17 @@ fn no_such(id: SectionId) -> Error {
     Error::NoSuchSection { id, place: "store" }
 }
 
+fn object_name(id: SectionId) -> String {
+    sharded(OBJECTS, &id.to_string())
+}
+
+fn recipe_name(key: &RecipeKey) -> String {
+    sharded(RECIPES, &key.to_string())
+}
+
 /// Returns `<folder>/ab/abcdef…`, which keeps folders short for file systems that are slow with long ones.
-fn sharded(folder: &Path, name: &str) -> PathBuf {
-    folder.join(name.get(..2).unwrap_or(name)).join(name)
+fn sharded(folder: &str, name: &str) -> String {
+    format!("{folder}/{}/{name}", name.get(..2).unwrap_or(name))
 }
 
 /// Renames a file into a folder that may not exist yet.
@@ -252,3 +325,6 @@ fn rename_into_shard(temp: TempFile, target: &Path) -> Result<(), Error> {
     }
     Ok(temp.rename(target)?)
 }
+
+const OBJECTS: &str = "blake3";
+const RECIPES: &str = "recipes";

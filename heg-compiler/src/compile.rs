@@ -34,8 +34,8 @@ pub struct Places {
 }
 
 impl Places {
-    fn keyed_store(&self, options: &CompileOptions) -> Result<Store, Error> {
-        Ok(Store::open(&self.store)?.with_key(options.store_key.clone()))
+    fn shared_store(&self, options: &CompileOptions) -> Result<Store, Error> {
+        Ok(Store::open(&self.store)?.shared(options.sharing.clone()))
     }
 }
 
@@ -126,7 +126,7 @@ fn compile_from_store(
     let target = &target.pooling(text.pooled);
     let mut plan = Plan::new(target, &config, options.verify)?;
     plan.take_form_of(&checkpoint)?;
-    let (store, params) = (places.keyed_store(options)?, plan.weights());
+    let (store, params) = (places.shared_store(options)?, plan.weights());
     checkpoint.check_used(params.iter().map(|param| param.source.name.as_str()))?;
     let total = source_bytes(&checkpoint, &params)?;
     progress.begin(Phase::Lower, 0);

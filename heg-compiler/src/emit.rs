@@ -58,7 +58,7 @@ pub fn emit(
     }
     let plan = Plan::of_graphs(&target, &config, graphs, options.verify)?;
     let asked = |ask: &dyn Fn(&Inquirer<'_>) -> Result<String, CompileError>| {
-        let store = Store::open(folder)?.with_key(options.store_key.clone());
+        let store = Store::open(folder)?.shared(options.sharing.clone());
         let pool = Pool::new(folder.join("npu"));
         ask(&Inquirer::new(
             &plan,

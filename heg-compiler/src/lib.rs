@@ -39,7 +39,7 @@ mod verify;
 pub use compile::{NarrowKv, Places, Summary, compile};
 pub use emit::{Emit, emit};
 pub use error::CompileError;
-pub use heg_artifacts::StoreKey;
+pub use heg_artifacts::{StoreKey, StoreSharing};
 pub use lower::{Lowering, WeightsFirst};
 pub use options::{CompileOptions, GpuModules, NpuBlobs, Verify};
 pub use phase::{Phase, Progress, Silent, Unit};

@@ -1,6 +1,6 @@
 //! A caller's options for a compile, besides the model.
 
-use heg_artifacts::StoreKey;
+use heg_artifacts::StoreSharing;
 use heg_profiler::measure::Profile;
 use heg_spec::{KvForm, ModelSpec, NpuPlatform, Soc, WeightForm};
 
@@ -23,8 +23,8 @@ pub struct CompileOptions {
     pub profiles: Vec<Profile>,
     /// Machines for which the bundle states how two devices share products.
     pub partitions: Vec<Soc>,
-    /// Secret of the machines that share the build cache; its recipes are then taken from them alone.
-    pub store_key: Option<StoreKey>,
+    /// Machines that the build cache is shared with.
+    pub sharing: StoreSharing,
     /// Builds in which the compiler checks its own work between passes.
     pub verify: Verify,
 }

@@ -244,7 +244,7 @@ wine to run it and mingw-w64 to build its worker (Debian packages: wine, wine64,
 gcc-mingw-w64-x86-64; installed if this user may).
 
 With --clients also, into <target folder>/clients: a Python environment with the packages openai,
-langchain-openai and playwright (280 MB), for which python3-venv has to be there. The test of
+langchain-openai, playwright and moto (450 MB), for which python3-venv has to be there. The test of
 the server's page needs Chromium besides (Debian package: chromium).
 
 Needs python3 with pip for the third, once. Every command that needs OpenVINO does this by itself.

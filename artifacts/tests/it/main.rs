@@ -21,6 +21,7 @@ mod reject_groups;
 mod reject_manifest;
 mod reject_pieces;
 mod reject_states;
+mod shared;
 mod store;
 mod tiny;
 mod view;

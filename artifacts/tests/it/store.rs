@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use heg_artifacts::{Error, RecipeKey, Section, SectionId, Store, StoreKey};
+use heg_artifacts::{Error, RecipeKey, Section, SectionId, Store, StoreKey, StoreSharing};
 
 use crate::tiny::noise;
 
@@ -181,7 +181,8 @@ fn recipes_of_a_shared_folder_are_those_of_its_key() {
     let folder = tempfile::tempdir().unwrap();
     let open = |secret: Option<&str>| {
         let key = secret.map(|secret| StoreKey::of(secret.as_bytes()));
-        Store::open(folder.path()).unwrap().with_key(key)
+        let sharing = key.map_or(StoreSharing::Nobody, StoreSharing::Folder);
+        Store::open(folder.path()).unwrap().shared(sharing)
     };
     let (farm, stranger, nobody) = (open(Some("farm")), open(Some("stranger")), open(None));
     let step = RecipeKey::of("quantise 1", ["weights"]);

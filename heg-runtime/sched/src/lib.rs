@@ -41,7 +41,6 @@ pub use event::{
     Action, Actions, DecodeRun, Decoding, Event, Finish, Given, LayerKernel, Segment, Ticket,
     Transfer, WarmKernel, Work,
 };
-
 pub use hold::{Hold, HoldReason};
 pub use lanes::RESET_PATIENCE;
 pub use machine::{

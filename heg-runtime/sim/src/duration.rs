@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use heg_sched::{Call, Cost, Costs, Decoding, Lane, LayerKernel, WarmKernel, Work};
+use heg_sched::{
+    Call, Cost, Costs, Decoding, Lane, LayerKernel, RequestId, Segment, WarmKernel, Work,
+};
 
 /// Returns the cost of a launch when nothing else runs; `None` if the lane cannot run it.
 ///
@@ -18,7 +20,7 @@ pub fn duration(
     lane: Lane,
     work: &Work,
     warm: &BTreeSet<WarmKernel>,
-    is_last: impl Fn(&heg_sched::RequestId, u32) -> bool,
+    is_last: impl Fn(&RequestId, u32) -> bool,
 ) -> Option<Cost> {
     let layers = costs.model().layers;
     match work {
@@ -54,47 +56,57 @@ pub fn duration(
                 ..total.cost()
             })
         }
-        Work::Mixed { batch, prompts } => {
-            let rows = Decoding::rows_of(batch);
-            let mut total = Sum::default();
-            let context = batch.iter().map(|member| member.context).sum();
-            let ends = prompts.iter().filter(|(id, s)| is_last(id, s.context()));
-            let heads = rows + ends.count() as u32;
-            if prompts.is_empty() {
-                let fused = false;
-                let call = Call::Layer {
-                    rows,
-                    context,
-                    fused,
-                };
-                total.add(costs.cost(lane, call)?, layers);
-            } else {
-                let tokens = rows + prompts.iter().map(|(_, s)| s.tokens).sum::<u32>();
-                let call = |kernel, tokens, context| Call::Prefill {
-                    kernel,
-                    tokens,
-                    context,
-                };
-                for kernel in [LayerKernel::Qkv, LayerKernel::Ffn] {
-                    total.add(costs.cost(lane, call(kernel, tokens, tokens))?, layers);
-                }
-                if rows > 0 {
-                    total.add(
-                        costs.cost(lane, call(LayerKernel::Mha, 1, context))?,
-                        layers,
-                    );
-                }
-                for (_, part) in prompts.iter() {
-                    let attention = call(LayerKernel::Mha, part.tokens, part.context());
-                    total.add(costs.cost(lane, attention)?, layers);
-                }
-            }
-            if heads > 0 {
-                total.add(costs.cost(lane, Call::Head { rows: heads })?, 1);
-            }
-            Some(total.cost())
+        Work::Mixed { batch, prompts } => mixed(costs, lane, batch, prompts, is_last),
+    }
+}
+
+/// The cost of one iteration over decoding requests and parts of prompts.
+fn mixed(
+    costs: &impl Costs,
+    lane: Lane,
+    batch: &[Decoding],
+    prompts: &[(RequestId, Segment)],
+    is_last: impl Fn(&RequestId, u32) -> bool,
+) -> Option<Cost> {
+    let layers = costs.model().layers;
+    let rows = Decoding::rows_of(batch);
+    let mut total = Sum::default();
+    let context = batch.iter().map(|member| member.context).sum();
+    if prompts.is_empty() {
+        let fused = false;
+        let call = Call::Layer {
+            rows,
+            context,
+            fused,
+        };
+        total.add(costs.cost(lane, call)?, layers);
+    } else {
+        let call = |kernel, tokens, context| Call::Prefill {
+            kernel,
+            tokens,
+            context,
+        };
+        let tokens = rows + prompts.iter().map(|(_, part)| part.tokens).sum::<u32>();
+        for kernel in [LayerKernel::Qkv, LayerKernel::Ffn] {
+            total.add(costs.cost(lane, call(kernel, tokens, tokens))?, layers);
+        }
+        if rows > 0 {
+            let attention = call(LayerKernel::Mha, 1, context);
+            total.add(costs.cost(lane, attention)?, layers);
+        }
+        for (_, part) in prompts {
+            let attention = call(LayerKernel::Mha, part.tokens, part.context());
+            total.add(costs.cost(lane, attention)?, layers);
         }
     }
+    let ends = prompts
+        .iter()
+        .filter(|(id, part)| is_last(id, part.context()));
+    let heads = rows + ends.count() as u32;
+    if heads > 0 {
+        total.add(costs.cost(lane, Call::Head { rows: heads })?, 1);
+    }
+    Some(total.cost())
 }
 
 /// The sum of costs of consecutive kernels.

@@ -51,12 +51,15 @@ pub(super) fn of(farm: &FarmMatrix) -> Result<Vec<Stage>> {
             )?])
         })
     });
-    let sent = farm.push.iter().map(|place| {
+    let sent = farm.push.iter().filter(|_| farm.shared.is_none());
+    let sent = sent.map(|place| {
         group(None, &farm.models, |model| {
-            let mut words = vec!["heg".to_owned(), "push".to_owned()];
-            words.extend(finished(farm, model));
-            words.push(format!("{place}/{}:{}", model.name, farm.tag));
-            Ok(vec![quoted(&words)?])
+            Ok(vec![quoted(&push(
+                farm,
+                model,
+                place,
+                &finished(farm, model),
+            ))?])
         })
     });
     let stages = [
@@ -98,7 +101,13 @@ fn bundles(farm: &FarmMatrix) -> Result<Vec<Group>> {
                 more.push(measured(farm, model, &profile.label));
             }
             let output = bundle(farm, model, compiler);
-            Ok(vec![compile(farm, model, compiler, &more, &output)?])
+            let made = compile(farm, model, compiler, &more, &output)?;
+            let (Some(place), Some(_)) = (&farm.push, &farm.shared) else {
+                return Ok(vec![made]);
+            };
+            // No other machine sees this one's folder, so it sends what it made.
+            let sent = quoted(&push(farm, model, place, &[output]))?;
+            Ok(vec![quoted(&["sh", "-c", &format!("{made} && {sent}")])?])
         })
     };
     match farm.compilers.is_empty() {
@@ -133,7 +142,11 @@ fn compile(
 ) -> Result<String> {
     let mut words = vec!["env".to_owned(), format!("HEG_BUNDLES={}", farm.store)];
     words.extend(["hegc", "compile", &model.path, "--name", &model.name].map(str::to_owned));
-    for (option, value) in [("--weights", &model.weights), ("--store-key", &farm.key)] {
+    for (option, value) in [
+        ("--weights", &model.weights),
+        ("--store-key", &farm.key),
+        ("--shared-store", &farm.shared),
+    ] {
         if let Some(value) = value {
             words.extend([option.to_owned(), value.clone()]);
         }
@@ -179,6 +192,14 @@ fn finished(farm: &FarmMatrix, model: &FarmModel) -> Vec<String> {
             .map(|compiler| bundle(farm, model, Some(compiler)))
             .collect(),
     }
+}
+
+/// The words that send bundles of a model.
+fn push(farm: &FarmMatrix, model: &FarmModel, place: &str, bundles: &[String]) -> Vec<String> {
+    let mut words = vec!["heg".to_owned(), "push".to_owned()];
+    words.extend_from_slice(bundles);
+    words.push(format!("{place}/{}:{}", model.name, farm.tag));
+    words
 }
 
 /// Words as one line of a shell.

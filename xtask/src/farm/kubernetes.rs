@@ -34,8 +34,14 @@ fn job(stage: &Stage, group: &Group, matrix: &FarmMatrix, image: &str) -> Value 
         .collect();
     let command = format!("case $JOB_COMPLETION_INDEX in\n{cases}esac");
     let mut mounts = vec![json!({"name": "farm", "mountPath": matrix.store})];
-    let mut volumes =
-        vec![json!({"name": "farm", "persistentVolumeClaim": {"claimName": "heg-farm"}})];
+    let mut volumes = vec![match &matrix.shared {
+        Some(_) => json!({"name": "farm", "emptyDir": {}}),
+        None => json!({"name": "farm", "persistentVolumeClaim": {"claimName": "heg-farm"}}),
+    }];
+    let secrets = matrix.shared.iter();
+    let secrets: Vec<Value> = secrets
+        .map(|_| json!({"secretRef": {"name": "heg-farm-bucket"}}))
+        .collect();
     if let Some(key) = &matrix.key {
         mounts.push(json!({"name": "key", "mountPath": key, "subPath": "key", "readOnly": true}));
         volumes.push(json!({"name": "key", "secret": {"secretName": "heg-farm-key"}}));
@@ -56,7 +62,7 @@ fn job(stage: &Stage, group: &Group, matrix: &FarmMatrix, image: &str) -> Value 
                 "containers": [{
                     "name": "job", "image": image, "command": ["/bin/sh", "-c", command],
                     "resources": {"requests": {"memory": format!("{}Gi", group.memory_gb)}},
-                    "volumeMounts": mounts,
+                    "volumeMounts": mounts, "envFrom": secrets,
                 }],
             }},
         },
@@ -65,7 +71,8 @@ fn job(stage: &Stage, group: &Group, matrix: &FarmMatrix, image: &str) -> Value 
 
 const HEAD: &str = r#"#!/usr/bin/env bash
 # Labels are `heg.farm/label` of nodes. The claim `heg-farm` is the folder that all share; the secret `heg-farm-key` has the
-# farm's key as `key`. Applied again, jobs that are there stay as they are.
+# farm's key as `key`; beside a bucket `heg-farm-bucket` has its credentials, by the names of the environment.
+# Applied again, jobs that are there stay as they are.
 set -euo pipefail
 
 wait_for() {

@@ -9,8 +9,11 @@ use std::collections::BTreeSet;
 #[serde(deny_unknown_fields)]
 pub(super) struct FarmMatrix {
     revision: u32,
-    /// Folder that all machines share: the store, and the bundles beside it.
+    /// Folder of the store, and of the bundles beside it: one that all machines share, or each its own beside a bucket.
     pub(super) store: String,
+    /// URL of the bucket in which the machines share their stores, if they share no folder.
+    #[serde(default)]
+    pub(super) shared: Option<String>,
     /// File with the farm's key, at the same place on each machine.
     #[serde(default)]
     pub(super) key: Option<String>,
@@ -76,6 +79,21 @@ impl FarmMatrix {
         let compilers = matrix.compilers.iter().map(|it| &it.label);
         distinct("compiler", compilers)?;
         distinct("profile", matrix.profiles.iter().map(|it| &it.label))?;
+        if matrix.shared.is_some() {
+            ensure!(
+                matrix.key.is_some(),
+                "it has `shared` and no `key`: machines would take what anybody wrote into that bucket"
+            );
+            ensure!(
+                matrix.profiles.is_empty(),
+                "it has `shared` and `profiles`, whose files need a folder that all machines share"
+            );
+            ensure!(
+                matrix.push.is_none() || matrix.compilers.len() <= 1,
+                "it has `shared`, `push` and more than one compiler: bundles of one name are sent together, from a folder \
+                 that all machines share"
+            );
+        }
         for compiler in &matrix.compilers {
             let label = &compiler.label;
             ensure!(

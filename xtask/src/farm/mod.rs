@@ -82,7 +82,10 @@ A matrix:
    models: [(name: \"llama-3.2-1b\", path: \"/mnt/models/llama-3.2-1b\", weights: Some(\"w8a16\"), memory_gb: 8)],
    compilers: [(label: \"npu-8.4\", platforms: [3720, 4000])],
    profiles: [(label: \"lunar-lake\", soc: \"core-ultra-200v\")],
-   push: Some(\"registry.acme.example/acme\"), tag: \"2026.11\")";
+   push: Some(\"registry.acme.example/acme\"), tag: \"2026.11\")
+
+With shared: Some(\"s3://bucket/heg\") the machines share that bucket instead of a folder: `store` is then each machine's own, and
+credentials are in the environment of the jobs. Profiles, and bundles of several compilers, need a folder.";
 
 #[cfg(test)]
 mod tests;

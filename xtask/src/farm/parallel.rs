@@ -31,7 +31,7 @@ fn lines(stage: &Stage, group: &Group) -> String {
 
 const HEAD: &str = r#"#!/usr/bin/env bash
 # Each line of `machines/LABEL` is a machine with that label, as GNU parallel's --sshlogin takes it; `:` is this one.
-# Run it again to go on: what ended well is not run twice.
+# Run it again to go on: what ended well is not run twice. Credentials of a bucket are in the environment of those machines.
 set -euo pipefail
 mkdir -p log
 running=()

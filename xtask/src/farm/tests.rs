@@ -42,6 +42,23 @@ fn each_scheduler_gets_its_script() {
     }
 }
 
+/// Each machine has a folder of its own: who makes a bundle sends it.
+#[test]
+fn machines_share_a_bucket_instead_of_a_folder() {
+    let matrix = r#"(revision: 1, store: "/var/farm", shared: Some("s3://acme/heg"), key: Some("/etc/heg/farm.key"),
+        models: [(name: "small", path: "/mnt/models/small.ron", memory_gb: 2)],
+        compilers: [(label: "npu-8.4", platforms: [3720, 4000])],
+        push: Some("registry.example/acme"), image: Some("registry.example/heg:1"))"#;
+    let matrix = FarmMatrix::parse(matrix).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let scripts = [Scheduler::Parallel, Scheduler::Kubernetes].map(|scheduler| {
+        let script = script(&matrix, scheduler).unwrap();
+        assert!(is_read(&script, folder.path()));
+        script
+    });
+    insta::assert_snapshot!(scripts.join("\n"));
+}
+
 #[test]
 fn a_matrix_that_gives_no_jobs_is_refused() {
     let model = |name: &str| format!(r#"(name: "{name}", path: "p", memory_gb: 1)"#);
@@ -49,6 +66,8 @@ fn a_matrix_that_gives_no_jobs_is_refused() {
         format!(r#"(revision: 1, store: "s", models: [{models}]{rest})"#)
     };
     let (a, long) = (model("a"), model(&"a".repeat(64)));
+    let shared = r#", shared: Some("s3://farm"), key: Some("k")"#;
+    let [x, y] = ["x", "y"].map(|label| format!(r#"(label: "{label}", platforms: [4000])"#));
     let wrong = [
         "".to_owned(),
         "(".repeat(1000),
@@ -61,6 +80,15 @@ fn a_matrix_that_gives_no_jobs_is_refused() {
         with(&long, ""),
         with(&a, r#", compilers: [(label: "x", platforms: [])]"#),
         with(&a, r#", speed: 1"#),
+        with(&a, r#", shared: Some("s3://farm")"#),
+        with(
+            &a,
+            &format!(r#"{shared}, profiles: [(label: "x", soc: "s")]"#),
+        ),
+        with(
+            &a,
+            &format!(r#"{shared}, push: Some("r"), compilers: [{x}, {y}]"#),
+        ),
     ];
     let seen = wrong.map(|text| {
         let error = FarmMatrix::parse(&text).unwrap_err();

@@ -1,4 +1,5 @@
-//! OpenAI's, Anthropic's and LangChain's Python clients, and a browser's remote control, for tests of the server.
+//! OpenAI's, Anthropic's and LangChain's Python clients, and a browser's remote control, for tests of the server; moto, which
+//! plays Amazon's storage, for those of the store that machines share.
 
 use crate::venv;
 use crate::workspace::target_dir;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 
 /// Returns the environment's folder of programs, created if necessary.
 pub(super) fn provide() -> Result<PathBuf> {
-    venv::ensure(&folder(), venv::CLIENTS, "280 MB on disk, once")
+    venv::ensure(&folder(), venv::CLIENTS, "450 MB on disk, once")
 }
 
 pub(super) fn folder() -> PathBuf {

@@ -120,7 +120,11 @@ const VARIABLES: [(&str, &[&str]); 25] = [
     ),
     (
         "HEG_REQUIRE_CLIENTS",
-        &["tests/serve/clients.rs", "xtask/src/test/mod.rs"],
+        &[
+            "heg-compiler/bucket/tests/it/moto.rs",
+            "tests/serve/clients.rs",
+            "xtask/src/test/mod.rs",
+        ],
     ),
     (
         "HEG_REQUIRE_NPU",

@@ -3,6 +3,7 @@
 
 mod choices;
 mod progress;
+mod sharing;
 
 use crate::fail::Fail;
 use crate::output::OutputFolder;
@@ -12,13 +13,14 @@ use choices::{KV_FORMS, NPU_BLOBS, PASSES, WEIGHT_FORMS, one_of};
 use clap::builder::NonEmptyStringValueParser;
 use heg_compiler::ingest::ModelSource;
 use heg_compiler::{
-    BlobSummary, CompileOptions, Emit, GpuModules, NarrowKv, NpuBlobs, Places, StoreKey, Summary,
-    Target, Verify,
+    BlobSummary, CompileOptions, Emit, GpuModules, NarrowKv, NpuBlobs, Places, Summary, Target,
+    Verify,
 };
 use heg_confine::{Confined, TextWorker, WorkerAssets, WorkerProgram, probe};
 use heg_profiler::measure::Profile;
 use heg_spec::{GroupColumns, KvForm, NpuPlatform, Soc, Source, WeightForm, shipped};
 use progress::Bar;
+use sharing::SharingArgs;
 use std::io::{ErrorKind, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -62,9 +64,8 @@ pub struct Args {
     /// them where the CPU is the other device; may be given more than once
     #[arg(long = "partition", value_name = "SOC")]
     partitions: Vec<String>,
-    /// Secret of the machines that share the store below `HEG_BUNDLES`: what others wrote there is not taken
-    #[arg(long, value_name = "FILE")]
-    store_key: Option<PathBuf>,
+    #[command(flatten)]
+    sharing: SharingArgs,
     /// Check the compiler's own work after every pass, as debug builds always do
     #[arg(long)]
     verify: bool,
@@ -200,24 +201,6 @@ fn read_profile(file: &Path) -> Result<Profile> {
         .with_context(bad)
 }
 
-/// Reads the secret of a shared store.
-fn read_key(file: &Path) -> Result<StoreKey> {
-    let shown = file.display();
-    let bad = || Fail::input(format!("cannot use the key `{shown}`"));
-    let secret = std::fs::read(file).with_context(bad)?;
-    if secret.len() < KEY_BYTES_MIN {
-        let found = secret.len();
-        Err(Fail::input(format!(
-            "the key `{shown}` has `{found}` bytes, expected at least `{KEY_BYTES_MIN}`"
-        ))
-        .hint("`head -c 32 /dev/urandom > FILE` makes one, which all machines get"))?;
-    }
-    Ok(StoreKey::of(&secret))
-}
-
-/// Least length of a secret, in bytes: nobody can guess as many random ones.
-const KEY_BYTES_MIN: usize = 16;
-
 /// Reads a shipped SoC by its name, or a file.
 fn read_soc(name: &str) -> Result<Soc> {
     let bad = || Fail::input(format!("cannot use the SoC `{name}`"));
@@ -288,7 +271,7 @@ fn options(args: &Args) -> Result<CompileOptions> {
             .iter()
             .map(|name| read_soc(name))
             .collect::<Result<_>>()?,
-        store_key: args.store_key.as_deref().map(read_key).transpose()?,
+        sharing: args.sharing.read()?,
         verify: match args.verify {
             true => Verify::Always,
             false => Verify::DebugBuilds,
@@ -365,6 +348,7 @@ Examples:
   hegc compile path/to/model --npu-platforms 3720,4000 --npu require
   hegc compile path/to/model --profile host-cpu.ron
   hegc compile path/to/model --partition core-ultra-5-125h
+  hegc compile path/to/model --store-key farm.key --shared-store s3://bucket/heg
   hegc compile tests/fixtures/tiny-agent --emit heg
   hegc compile path/to/Llama-3.2-3B-Instruct --emit orders --npu-platforms 3720,4000
 

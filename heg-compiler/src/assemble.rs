@@ -239,23 +239,7 @@ impl<'a> Assembly<'a> {
         let chunks = &self.plan.chunk_tokens;
         let kernels = (&*parts.kernels, self.plan.dims.head_dim);
         let graphs = stage_graphs(heg, kernels, |it| decodes(it.shape, chunks))?;
-        let weights: Vec<Weight> = parts
-            .params
-            .iter()
-            .zip(&parts.stored)
-            .map(|(param, stored)| Weight {
-                name: weight_name(param),
-                element: stored.element,
-                shape: param.shape.clone(),
-                group_columns: group_columns(param.kind, self.plan.weights),
-                values: self.add(stored.values),
-                scales: stored.affine.map(|affine| self.add(affine.scales)),
-                centres: stored
-                    .affine
-                    .and_then(|affine| Some(self.add(affine.centres?))),
-                source: stored.source,
-            })
-            .collect();
+        let weights = self.weights(&parts.params, &parts.stored);
         for answer in answers.layers.iter().flatten().chain([&answers.head]) {
             self.add(*answer);
         }
@@ -286,6 +270,23 @@ impl<'a> Assembly<'a> {
             provenance: parts.provenance,
             sections: self.sections,
         })
+    }
+
+    fn weights(&mut self, params: &[Param], stored: &[StoredWeight]) -> Vec<Weight> {
+        let stored = params.iter().zip(stored);
+        let weights = stored.map(|(param, stored)| Weight {
+            name: weight_name(param),
+            element: stored.element,
+            shape: param.shape.clone(),
+            group_columns: group_columns(param.kind, self.plan.weights),
+            values: self.add(stored.values),
+            scales: stored.affine.map(|affine| self.add(affine.scales)),
+            centres: stored
+                .affine
+                .and_then(|affine| Some(self.add(affine.centres?))),
+            source: stored.source,
+        });
+        weights.collect()
     }
 }
 

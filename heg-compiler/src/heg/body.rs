@@ -81,28 +81,7 @@ impl Instance {
             .iter()
             .map(|id| port(graph, *id, input_role(graph, *id), group))
             .collect();
-        let places: BTreeMap<OpId, Operand> = fused
-            .inputs
-            .iter()
-            .enumerate()
-            .map(|(index, id)| (*id, Operand::Input(index)))
-            .chain(
-                fused
-                    .ops
-                    .iter()
-                    .enumerate()
-                    .map(|(index, id)| (*id, Operand::Op(index))),
-            )
-            .collect();
-        let place = |id: OpId| {
-            places
-                .get(&id)
-                .copied()
-                .ok_or_else(|| CompileError::Fusion {
-                    operator: graph.op(id).name.clone(),
-                    message: "a kernel reads it and does not hold it",
-                })
-        };
+        let places = BodyPlaces::of(graph, fused);
         let mut ops = Vec::with_capacity(fused.ops.len());
         let mut weights = Vec::new();
         let mut rope = None;
@@ -111,7 +90,7 @@ impl Instance {
             let operands = graph
                 .operands(*id)
                 .into_iter()
-                .map(place)
+                .map(|id| places.find(id))
                 .collect::<Result<_, _>>()?;
             weights.extend(node.op.params().into_iter().cloned());
             add_ports(&mut inputs, &node.op);
@@ -133,7 +112,7 @@ impl Instance {
         let results = fused
             .outputs
             .iter()
-            .map(|id| place(*id))
+            .map(|id| places.find(*id))
             .collect::<Result<_, _>>()?;
         let outputs = output_roles(group, gives)
             .iter()
@@ -156,6 +135,33 @@ impl Instance {
             body,
             weights,
             rope,
+        })
+    }
+}
+
+/// The place of each operator of a group, and of each of its inputs, in the group's body.
+struct BodyPlaces<'g> {
+    graph: &'g OpGraph,
+    operands: BTreeMap<OpId, Operand>,
+}
+
+impl<'g> BodyPlaces<'g> {
+    fn of(graph: &'g OpGraph, fused: &FusedOps) -> Self {
+        let inputs = fused.inputs.iter().enumerate();
+        let inputs = inputs.map(|(index, id)| (*id, Operand::Input(index)));
+        let ops = fused.ops.iter().enumerate();
+        let ops = ops.map(|(index, id)| (*id, Operand::Op(index)));
+        Self {
+            graph,
+            operands: inputs.chain(ops).collect(),
+        }
+    }
+
+    fn find(&self, id: OpId) -> Result<Operand, CompileError> {
+        let found = self.operands.get(&id).copied();
+        found.ok_or_else(|| CompileError::Fusion {
+            operator: self.graph.op(id).name.clone(),
+            message: "a kernel reads it and does not hold it",
         })
     }
 }

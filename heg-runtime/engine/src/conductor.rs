@@ -10,16 +10,16 @@ use heg_spec::{Policy, bug};
 use super::baked::BakedStates;
 use super::descents::AllDescents;
 use super::device_turns::DeviceTurns;
-use super::drafts::Speculation;
 use super::flash::Outbox;
 use super::health::{LostLane, Pulse};
 use super::held::Held;
 use super::kept::{Keeper, KeptState};
 use super::lane::{LaneHandle, LaneSetup};
+use super::lane_plan::LanePlan;
 use super::machine::Machine;
 use super::memory::Memory;
 use super::message::{Arrival, Message, receive, turn_away};
-use super::options::{EngineOptions, Lanes};
+use super::options::EngineOptions;
 use super::reclaim::Reclaim;
 use super::report::LaneLoss;
 use super::request::ScopeId;
@@ -28,16 +28,12 @@ use super::speeds::known_costs;
 use super::status::Status;
 use super::successor::Successors;
 use super::thread::Farewell;
-use super::vectors::is_whole;
 use super::warming::Warming;
 use crate::error::EngineError;
 use heg_draft::History;
-use heg_exec::mem::{MemoryHome, Widths};
-use heg_exec::{Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
-use heg_sched::{
-    Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, Observer, WorkStage,
-    for_machine, prefill_tokens_max, with_rows,
-};
+use heg_exec::mem::{KvShape, MemoryHome, Widths};
+use heg_exec::{Executor, Loader};
+use heg_sched::{Finish, FlowId, Lane, ModelShape, Observer, WorkStage, with_rows};
 
 /// The conductor before kernels are ready.
 pub(super) struct Conductor {
@@ -84,55 +80,19 @@ impl Conductor {
         inbox: &Sender<Message>,
     ) -> Result<Self, EngineError> {
         let loader = Arc::new(loader);
-        let manifest = loader.bundle().manifest();
-        let step = rows_step(policy.prefill.switching);
-        let chunk_tokens = chunk_tokens(&loader, options.exec.chunk_tokens, step);
-        // A text that is not cut needs rows for all of it.
-        let whole_tokens = match manifest.vectors {
-            Some(vectors) if is_whole(vectors) => manifest.model.context_tokens as usize,
-            _ => 0,
-        };
-        let chunk_tokens = chunk_tokens.max(whole_tokens);
-        let machine_lanes = loader.lanes();
-        let facts = MachineFacts {
-            lanes: machine_lanes,
-            flash: options.flash.is_some(),
-            kernels_hang: loader.may_hang() || machine.hangs_on_cpu(),
-        };
-        let policy = policy_for(policy, &facts, &loader)?;
-        // The head gives logits of every row that is verified.
-        let verified = match options.speculation {
-            Speculation::Off => 0,
-            Speculation::Chain | Speculation::Tree => policy.decode.draft_rows_max,
-        };
-        let exec = ExecutorOptions {
-            chunk_tokens: prefill_tokens_max(&policy, chunk_tokens).max(whole_tokens),
-            batch: policy.decode.batch_max.max(verified) as usize,
-            switching: policy.prefill.switching,
-            ..options.exec
-        };
-        let mut lanes = [None, None, None];
-        let mut executors = Vec::new();
-        let duties = duties(machine_lanes, options.lanes);
-        for (lane, duty) in duties.iter().copied() {
-            let executor = Executor::with_duty(Arc::clone(&loader), duty, exec)?;
-            executors.push((lane, executor));
-        }
+        let plan = LanePlan::of(&loader, policy, &options, &*machine)?;
+        let executors = plan.executors(&loader)?;
         let Some((_, dynamic)) = executors.last() else {
             return Err(bug!("a machine has no lane").into());
         };
         let rows = dynamic.options();
-        let policy = with_rows(policy, rows.batch, rows.chunk_tokens);
-        let mut shape = dynamic.kv_shape();
-        let mut padding_rows = 0;
-        for (_, executor) in &executors {
-            shape.padding_rows = shape.padding_rows.max(executor.kv_shape().padding_rows);
-            padding_rows = padding_rows.max(executor.padding_rows());
-        }
+        let policy = with_rows(plan.policy, rows.batch, rows.chunk_tokens);
+        let (shape, padding_rows) = fitting_all(&executors, dynamic);
+        let manifest = loader.bundle().manifest();
         let model = ModelShape {
             layers: manifest.layers.len() as u32,
             order: dynamic.orders().at(WorkStage::Prefill),
-            chunk_tokens: chunk_tokens as u32,
+            chunk_tokens: plan.chunk_tokens as u32,
             context_tokens: shape.context_tokens as u32,
             kv_bytes_per_token: dynamic.kv_bytes_per_token()?,
         };
@@ -158,30 +118,25 @@ impl Conductor {
         };
         let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
         let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
-        let descents = AllDescents::default();
-        for (_, executor) in &executors {
-            descents.add(executor.descents());
-        }
-        if let Some(baked) = &baked {
-            descents.add(baked.descents().to_vec().into());
-        }
+        let descents = descents_of(&executors, baked.as_ref());
         let setup = LaneSetup {
             inbox: inbox.clone(),
             drafts: policy.drafts,
             // Time in which a kernel waits for its turn would be taken for one in which it hangs.
-            turns: match facts.kernels_hang {
+            turns: match plan.kernels_hang {
                 true => DeviceTurns::default(),
                 false => options.turns,
             },
         };
+        let mut lanes = [None, None, None];
         for (lane, executor) in executors {
             let executor = machine.executor(lane, executor);
             lanes[lane as usize] = Some(LaneHandle::start(lane, executor, setup.clone()));
         }
         let successors = Successors {
             loader: Arc::clone(&loader),
-            duties,
-            exec,
+            duties: plan.duties,
+            exec: plan.exec,
             setup,
             lost: 0,
         };
@@ -386,43 +341,25 @@ fn told_by_flash(inbox: Sender<Message>) -> Outbox {
     Box::new(move |event| inbox.send(Message::Transferred(event)).is_ok())
 }
 
-/// Returns the calls that each lane's executor runs: a single lane runs every call.
-fn duties(machine: MachineLanes, lanes: Lanes) -> Vec<(Lane, Duty)> {
-    if !machine.npu || lanes == Lanes::Single {
-        return vec![(machine.dynamic, Duty::All)];
+/// The shape of a cache that every lane can use, and the rows that any of their kernels may write behind a prompt.
+fn fitting_all(executors: &[(Lane, Executor)], dynamic: &Executor) -> (KvShape, usize) {
+    let mut shape = dynamic.kv_shape();
+    let mut padding_rows = 0;
+    for (_, executor) in executors {
+        shape.padding_rows = shape.padding_rows.max(executor.kv_shape().padding_rows);
+        padding_rows = padding_rows.max(executor.padding_rows());
     }
-    vec![(Lane::Npu, Duty::Static), (machine.dynamic, Duty::Dynamic)]
+    (shape, padding_rows)
 }
 
-/// Returns the policy as it applies to the loader's machine.
-fn policy_for(
-    policy: Policy,
-    facts: &MachineFacts,
-    loader: &Loader,
-) -> Result<Policy, EngineError> {
-    let name = policy.name.clone();
-    for_machine(policy, facts).map_err(|NoLane(device)| EngineError::PolicyDevice {
-        policy: name,
-        device,
-        soc: loader.soc().name.clone(),
-    })
-}
-
-/// Tokens of a prefill chunk: as many as asked for, or the next smaller number that the NPU has kernels for. Chunks
-/// are never padded: the padding would overwrite rows of the next chunk, which may be in progress.
-fn chunk_tokens(loader: &Loader, asked: usize, step: usize) -> usize {
-    let asked = match asked.max(1) {
-        few if few < step => few,
-        many => many - many % step,
-    };
-    if !loader.lanes().npu {
-        return asked;
+/// The rungs that the lanes pass over, and the states of the bundle that are not used.
+fn descents_of(executors: &[(Lane, Executor)], baked: Option<&BakedStates>) -> AllDescents {
+    let descents = AllDescents::default();
+    for (_, executor) in executors {
+        descents.add(executor.descents());
     }
-    let kernels = loader.bundle().manifest().kernels.iter();
-    let variants = kernels.flat_map(|kernel| &kernel.variants);
-    let chunks = variants.filter_map(|variant| variant.shape.chunk());
-    let fitting = chunks
-        .map(|chunk| chunk as usize)
-        .filter(|chunk| *chunk <= asked && padded(*chunk) == *chunk);
-    fitting.max().unwrap_or(asked)
+    if let Some(baked) = baked {
+        descents.add(baked.descents().to_vec().into());
+    }
+    descents
 }

@@ -29,6 +29,7 @@ pub mod history;
 mod job;
 mod kept;
 mod lane;
+mod lane_plan;
 mod learnt;
 mod live;
 mod machine;

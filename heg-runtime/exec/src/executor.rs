@@ -4,8 +4,8 @@
 //! which launch comes next; `launch` runs it, `kernels` prepares the kernels, and `answers` checks their outputs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::Manifest;
@@ -13,11 +13,12 @@ use heg_artifacts::manifest::Manifest;
 use crate::answers;
 use crate::backend::{MovedCaches, Session, SessionRoom, Tailor};
 use crate::batch::Batch;
+use crate::descents::Descents;
 use crate::duty::Duty;
 use crate::embedding::{EmbeddingTable, TokenRun};
 use crate::error::ExecError;
 use crate::kernels::{KernelNeeds, Kernels};
-use crate::ladder::{Calls, Descent};
+use crate::ladder::{Calls, Descent, Ladder};
 use crate::loader::Loader;
 use crate::mem::{
     ActivationRows, KvCache, KvRoom, KvShape, MemoryHome, Scratch, Widths, cache_width,
@@ -121,23 +122,6 @@ pub struct Executor {
     pub(crate) cancel: Option<Arc<AtomicBool>>,
 }
 
-/// The rungs that were passed over while loading; known when every kernel is ready.
-#[derive(Debug, Clone, Default)]
-pub struct Descents(Arc<OnceLock<Vec<Descent>>>);
-
-impl From<Vec<Descent>> for Descents {
-    fn from(known: Vec<Descent>) -> Self {
-        Self(Arc::new(OnceLock::from(known)))
-    }
-}
-
-impl Descents {
-    /// Returns the descents; empty until every kernel is ready.
-    pub fn get(&self) -> &[Descent] {
-        self.0.get().map_or(&[], Vec::as_slice)
-    }
-}
-
 impl Executor {
     /// Sets up the executor and begins to prepare kernels; returns before they are ready.
     pub fn new(loader: Loader, options: ExecutorOptions) -> Result<Self, ExecError> {
@@ -152,7 +136,6 @@ impl Executor {
     ) -> Result<Self, ExecError> {
         let bundle = Arc::clone(loader.bundle());
         let manifest = bundle.manifest();
-        let model = &manifest.model;
         loader.ladder().check_sight(manifest)?;
         let ladder = loader.ladder().only(duty.roles());
         let ladder = ladder.without(|device| loader.why_lost(device));
@@ -171,28 +154,7 @@ impl Executor {
         let chunk = padding.tokens.max(switched_rows(options.switching));
         let rows = padded(calls.tokens).max(chunk);
         let padding_rows = chunk.max(ROW_STEP);
-        let elements = ladder.elements();
-        let kv = KvShape {
-            layers: manifest.layers.len(),
-            width: cache_width(model, elements.kv),
-            context_tokens: calls.context,
-            padding_rows: CONTEXT_STEP
-                .max(padding.tokens)
-                .max(padding.context.saturating_sub(calls.context)),
-            element: tensor_element(elements.kv),
-        };
-        kv.check()?;
-        let widths = Widths {
-            hidden: model.hidden as usize,
-            query: model.heads as usize * model.head_dim as usize,
-            key: kv.width,
-            head: match manifest.vectors {
-                Some(vectors) => vectors.width(model.hidden) as usize,
-                None => model.vocab as usize,
-            },
-            element: tensor_element(elements.activations),
-            kv: kv.element,
-        };
+        let (kv, widths) = shapes(manifest, &ladder, calls, padding)?;
         let embedding = EmbeddingTable::new(&bundle);
         // The last sequence of a batch may be padded to a whole chunk.
         let all_rows = rows + padding_rows;
@@ -303,7 +265,7 @@ impl Executor {
                 descents.push(descent.clone());
             }
         }
-        let _ = self.descents.0.set(descents);
+        self.descents.settle(descents);
         self.forms = FormTable::new(self.bundle.manifest(), ready, self.needs.loader.pair())?;
         let loader = Arc::clone(&self.needs.loader);
         let layers = self.manifest().layers.len() as u32;
@@ -497,4 +459,37 @@ pub(crate) fn verdicts_name(loader: &Loader) -> String {
         properties.collect::<Vec<_>>()
     );
     file_name(loader.bundle().manifest_id(), &devices)
+}
+
+/// The shape of keys and values, and the widths of rows, for calls that are padded to static forms.
+fn shapes(
+    manifest: &Manifest,
+    ladder: &Ladder,
+    calls: Calls,
+    padding: Calls,
+) -> Result<(KvShape, Widths), ExecError> {
+    let model = &manifest.model;
+    let elements = ladder.elements();
+    let kv = KvShape {
+        layers: manifest.layers.len(),
+        width: cache_width(model, elements.kv),
+        context_tokens: calls.context,
+        padding_rows: CONTEXT_STEP
+            .max(padding.tokens)
+            .max(padding.context.saturating_sub(calls.context)),
+        element: tensor_element(elements.kv),
+    };
+    kv.check()?;
+    let widths = Widths {
+        hidden: model.hidden as usize,
+        query: model.heads as usize * model.head_dim as usize,
+        key: kv.width,
+        head: match manifest.vectors {
+            Some(vectors) => vectors.width(model.hidden) as usize,
+            None => model.vocab as usize,
+        },
+        element: tensor_element(elements.activations),
+        kv: kv.element,
+    };
+    Ok((kv, widths))
 }

@@ -8,6 +8,7 @@ mod answers;
 mod backend;
 mod batch;
 mod child;
+mod descents;
 mod doctor;
 mod duty;
 mod embedding;
@@ -49,11 +50,12 @@ pub use backend::{
     CutCounts, HandOvers, LoadPermit, MovedCaches, PairLanes, PairedRoles, Partition, WorkItem,
 };
 pub use batch::{Batch, Coming, GoesOn};
+pub use descents::Descents;
 pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};
 pub use duty::Duty;
 pub use embedding::TokenRun;
 pub use error::{ExecError, ExitStatus, Loss, chain};
-pub use executor::{Descents, Executor, ExecutorOptions, Sequence};
+pub use executor::{Executor, ExecutorOptions, Sequence};
 pub use gpu_examiner::{GpuExaminer, examine};
 pub use gpu_process::GpuProcess;
 pub use gpu_report::{GpuFailure, GpuReport};

@@ -176,36 +176,19 @@ impl Instance {
             () if self.compute_family(handle).is_none() => Some("a queue for computing"),
             () => None,
         };
-        let words = |text: Result<&CStr, _>| {
-            text.map_or(String::new(), |text: &CStr| {
-                text.to_string_lossy().into_owned()
-            })
-        };
         let driver_name = words(driver.driver_name_as_c_str());
         let driver_info = words(driver.driver_info_as_c_str());
-        let hex = |bytes: [u8; 16]| bytes.map(|byte| format!("{byte:02x}")).concat();
         Candidate {
             handle,
             name: words(properties.device_name_as_c_str()),
             driver: format!("{driver_name} {driver_info}").trim().to_owned(),
-            kind: match properties.device_type {
-                vk::PhysicalDeviceType::DISCRETE_GPU => "discrete",
-                vk::PhysicalDeviceType::INTEGRATED_GPU => "integrated",
-                vk::PhysicalDeviceType::VIRTUAL_GPU => "virtual",
-                vk::PhysicalDeviceType::CPU => "software",
-                _ => "other",
-            },
+            kind: kind(properties.device_type),
             api: (
                 vk::api_version_major(version),
                 vk::api_version_minor(version),
                 vk::api_version_patch(version),
             ),
-            identity: format!(
-                "{}-{}-{:x}",
-                hex(id.device_uuid),
-                hex(id.driver_uuid),
-                properties.driver_version
-            ),
+            identity: identity(&id, properties.driver_version),
             cache_owner: CacheOwner {
                 vendor: properties.vendor_id,
                 device: properties.device_id,
@@ -215,11 +198,7 @@ impl Instance {
             has_dots: knows_dots && dots.shader_integer_dot_product != 0,
             import_alignment: has(ash::ext::external_memory_host::NAME)
                 .then_some(host.min_imported_host_pointer_alignment),
-            floats: heg_spirv::spirv::Declarations {
-                nearest: floats.shader_rounding_mode_rte_float32 != 0,
-                denormals: floats.shader_denorm_preserve_float32 != 0,
-                special: floats.shader_signed_zero_inf_nan_preserve_float32 != 0,
-            },
+            floats: declarations(&floats),
             shared_bytes: properties.limits.max_compute_shared_memory_size,
             invocations: properties.limits.max_compute_work_group_invocations,
             tick_ns: (properties.limits.timestamp_compute_and_graphics != 0)
@@ -241,6 +220,39 @@ impl Instance {
         let alone = flags.iter().position(|it| computes(*it) && !draws(*it));
         let any = alone.or_else(|| flags.iter().position(|it| computes(*it)));
         any.and_then(|index| u32::try_from(index).ok())
+    }
+}
+
+/// A text of a driver; empty where it is none.
+fn words(text: Result<&CStr, std::ffi::FromBytesUntilNulError>) -> String {
+    text.map_or(String::new(), |text| text.to_string_lossy().into_owned())
+}
+
+fn kind(of: vk::PhysicalDeviceType) -> &'static str {
+    match of {
+        vk::PhysicalDeviceType::DISCRETE_GPU => "discrete",
+        vk::PhysicalDeviceType::INTEGRATED_GPU => "integrated",
+        vk::PhysicalDeviceType::VIRTUAL_GPU => "virtual",
+        vk::PhysicalDeviceType::CPU => "software",
+        _ => "other",
+    }
+}
+
+/// The device, its driver and the driver's version.
+fn identity(id: &vk::PhysicalDeviceIDProperties<'_>, driver_version: u32) -> String {
+    let hex = |bytes: [u8; 16]| bytes.map(|byte| format!("{byte:02x}")).concat();
+    let (device, driver) = (hex(id.device_uuid), hex(id.driver_uuid));
+    format!("{device}-{driver}-{driver_version:x}")
+}
+
+/// The rules of arithmetic that modules may declare for a device.
+fn declarations(
+    floats: &vk::PhysicalDeviceFloatControlsProperties<'_>,
+) -> heg_spirv::spirv::Declarations {
+    heg_spirv::spirv::Declarations {
+        nearest: floats.shader_rounding_mode_rte_float32 != 0,
+        denormals: floats.shader_denorm_preserve_float32 != 0,
+        special: floats.shader_signed_zero_inf_nan_preserve_float32 != 0,
     }
 }
 

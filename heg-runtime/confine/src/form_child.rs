@@ -1,39 +1,34 @@
-//! The processes of forms: one keeps the vocabulary, one compiles each form, and one makes the masks of each answer.
+//! What processes do for forms: build the vocabulary, compile a form, and make the masks of an answer.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use heg_text::{AnswerForm, COMPILE_STACK_BYTES, CompiledForm, Grammars, TextError};
+use heg_text::{AnswerForm, CompiledForm, Grammars, TextError};
 
 use crate::assets::TextSide;
-use crate::frame::Frames;
-use crate::keeper::{Role, keep};
-use crate::limits;
 use crate::message::{Compiled, from_bytes, to_bytes};
+use crate::platform::{Frames, limits};
 
-/// Keeps the vocabulary, and the processes that compile forms with it.
-pub(crate) fn serve(text: &TextSide, socket: UnixStream) -> io::Result<()> {
+/// Builds the vocabulary, with which any number of forms is compiled.
+pub(crate) fn vocabulary(text: &TextSide) -> io::Result<Result<Grammars, TextError>> {
     // A hostile vocabulary harms only its own server: all forms are refused.
     limits::processor_seconds(VOCABULARY_SECONDS)?;
     let grammars = text.grammars();
     limits::no_limit_on_time()?;
-    match keep(socket) {
-        Some((Role::Form, socket)) => form(&grammars, socket),
-        Some(_) | None => Ok(()),
-    }
+    Ok(grammars)
 }
 
-/// Compiles a form, and keeps the processes of its answers.
-fn form(grammars: &Result<Grammars, TextError>, socket: UnixStream) -> io::Result<()> {
-    let mut frames = Frames::new(socket, FORM_BYTES_MAX)?;
+/// Receives a form, compiles it, and says so; `None` if there is none, or it is refused.
+pub(crate) fn compile(
+    grammars: &Result<Grammars, TextError>,
+    frames: &mut Frames,
+) -> io::Result<Option<CompiledForm>> {
     let Ok(message) = frames.receive_until(None) else {
-        return Ok(());
+        return Ok(None);
     };
     let form: Option<AnswerForm> = from_bytes(&message);
     let form = form.ok_or_else(|| io::Error::other("expected a form"))?;
     drop(message);
-    limits::stack(COMPILE_STACK_BYTES as u64)?;
     limits::heap_from_here(FORM_HEAP_BYTES)?;
     limits::processor_seconds(COMPILE_SECONDS)?;
     let compiled = match grammars {
@@ -45,25 +40,15 @@ fn form(grammars: &Result<Grammars, TextError>, socket: UnixStream) -> io::Resul
         Ok(_) => Compiled::Done(limits::own_bytes()?),
         Err(error) => Compiled::Refused(error.clone().into()),
     };
-    if frames.send_until(&to_bytes(&reply), None).is_err() {
-        return Ok(());
-    }
-    let Ok(compiled) = compiled else {
-        return Ok(());
-    };
-    match keep(frames.into_socket()) {
-        Some((Role::Answer, socket)) => answer(compiled, socket),
-        Some(_) | None => Ok(()),
-    }
+    let is_heard = frames.send_until(&to_bytes(&reply), None).is_ok();
+    Ok(compiled.ok().filter(|_| is_heard))
 }
 
-/// Makes the masks of an answer.
-fn answer(compiled: CompiledForm, socket: UnixStream) -> io::Result<()> {
+/// Makes the masks of an answer, until its other end is gone.
+pub(crate) fn answer(compiled: CompiledForm, mut frames: Frames) -> io::Result<()> {
     limits::heap_from_here(ANSWER_HEAP_BYTES)?;
-    let mut frames = Frames::new(socket, STEP_BYTES_MAX)?;
     compiled.attend(&mut frames);
-    // Dropping a grammar would take longer than leaving it to the system.
-    std::process::exit(0)
+    Ok(())
 }
 
 /// Returns the wall-clock deadline for compiling a form now: its process may have to wait for a core.
@@ -88,7 +73,7 @@ const COMPILE_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(10)
 const VOCABULARY_SECONDS: u64 = 30;
 
 /// Size of the largest form, in bytes: its schemas are bounded before.
-const FORM_BYTES_MAX: usize = 64 << 20;
+pub(crate) const FORM_BYTES_MAX: usize = 64 << 20;
 
 /// Size of the largest step, in bytes: drafts are short.
-const STEP_BYTES_MAX: usize = 1 << 20;
+pub(crate) const STEP_BYTES_MAX: usize = 1 << 20;

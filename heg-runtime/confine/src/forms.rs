@@ -4,7 +4,6 @@
 //! client has used it.
 
 use std::collections::VecDeque;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,10 +12,9 @@ use heg_text::{AnswerForm, FrameLink, Grammar, Silence, TextError};
 
 use crate::error::Confined;
 use crate::form_child::compiled_before;
-use crate::frame::Frames;
-use crate::keeper::{Role, ask};
 use crate::leash::Wait;
 use crate::message::{Compiled, from_bytes, to_bytes};
+use crate::platform::{Control, FORMS_KEPT, Frames};
 use crate::worker::TextWorker;
 
 /// The compiled forms of all clients; each client finds only its own.
@@ -48,7 +46,7 @@ struct Kept {
 /// A process that has compiled a form. It ends with its last answer and its entry here.
 #[derive(Debug)]
 struct FormProcess {
-    control: UnixStream,
+    control: Control,
     own_bytes: usize,
 }
 
@@ -108,11 +106,10 @@ impl Forms {
         message: &[u8],
         wait: Wait<'_>,
     ) -> Result<Arc<FormProcess>, Confined> {
-        let socket = self.worker.form()?;
-        let held = socket.try_clone().map_err(Confined::lost)?;
-        let mut frames = Frames::new(socket, REPLY_BYTES_MAX).map_err(Confined::lost)?;
+        let mut frames = self.worker.form(REPLY_BYTES_MAX)?;
+        let collar = frames.collar().map_err(Confined::lost)?;
         let until = Some(wait.until(compiled_before()));
-        let reply = wait.holding(&held, || {
+        let reply = wait.holding(collar, || {
             let sent = frames.send_until(message, until);
             let reply = sent.and_then(|()| frames.receive_until(until));
             reply.map_err(|silence| {
@@ -124,7 +121,7 @@ impl Forms {
         })?;
         match from_bytes(&reply) {
             Some(Compiled::Done(own_bytes)) => Ok(Arc::new(FormProcess {
-                control: frames.into_socket(),
+                control: frames.into(),
                 own_bytes: usize::try_from(own_bytes).unwrap_or(usize::MAX),
             })),
             Some(Compiled::Refused(refusal)) => Err(TextError::from(refusal).into()),
@@ -158,7 +155,7 @@ impl Forms {
             let oldest = kept.iter().position(|kept| Some(kept.owner) == owner);
             oldest.and_then(|oldest| kept.remove(oldest));
         }
-        while kept.len() > KEPT_BY_ALL || kept.iter().map(Kept::bytes).sum::<usize>() > KEPT_BYTES {
+        while kept.len() > FORMS_KEPT || kept.iter().map(Kept::bytes).sum::<usize>() > KEPT_BYTES {
             kept.pop_front();
         }
     }
@@ -197,9 +194,9 @@ struct AnswerLink {
 
 impl AnswerLink {
     fn to(form: &Arc<FormProcess>) -> Result<Self, Confined> {
-        let socket = ask(&form.control, Role::Answer).map_err(Confined::lost)?;
+        let frames = form.control.answer(MASK_BYTES_MAX);
         Ok(Self {
-            frames: Frames::new(socket, MASK_BYTES_MAX).map_err(Confined::lost)?,
+            frames: frames.map_err(Confined::lost)?,
             _form: Arc::clone(form),
         })
     }
@@ -217,9 +214,6 @@ impl FrameLink for AnswerLink {
 
 /// Maximum number of kept forms of one client. Chosen: an agent uses one or two.
 const KEPT_BY_ONE: usize = 4;
-
-/// Maximum number of kept forms of all clients.
-const KEPT_BY_ALL: usize = 32;
 
 /// Maximum memory of all kept forms, in bytes.
 const KEPT_BYTES: usize = 64 << 20;

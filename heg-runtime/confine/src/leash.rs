@@ -1,13 +1,12 @@
 //! Ends work on another thread when its sender is gone, or at its deadline.
 
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use heg_text::{Silence, TextError};
 
 use crate::error::Confined;
+use crate::platform::Collar;
 
 /// A handle to the work of one request, through which another thread can end it.
 #[derive(Debug, Default)]
@@ -16,8 +15,8 @@ pub struct Leash(Mutex<Held>);
 #[derive(Debug, Default)]
 struct Held {
     is_ended: bool,
-    /// The connection to the process that works now.
-    socket: Option<UnixStream>,
+    /// What ends the process that works now.
+    collar: Option<Collar>,
 }
 
 impl Leash {
@@ -25,9 +24,8 @@ impl Leash {
     pub fn end(&self) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.is_ended = true;
-        if let Some(socket) = held.socket.take() {
-            // The keeper notices it, and kills the process.
-            let _ = socket.shutdown(Shutdown::Both);
+        if let Some(collar) = held.collar.take() {
+            collar.end();
         }
     }
 
@@ -39,21 +37,20 @@ impl Leash {
             .is_ended
     }
 
-    /// Attaches the process at the other end of a socket.
-    fn hold(&self, socket: &UnixStream) -> Result<(), Confined> {
-        let socket = socket.try_clone().map_err(Confined::lost)?;
+    /// Attaches a process.
+    fn hold(&self, collar: Collar) -> Result<(), Confined> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_ended {
             return Err(Confined::Gone);
         }
-        held.socket = Some(socket);
+        held.collar = Some(collar);
         Ok(())
     }
 
     /// Detaches the process, which from here on works for nobody, or for another request.
     fn release(&self) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        held.socket = None;
+        held.collar = None;
     }
 }
 
@@ -70,13 +67,13 @@ impl Wait<'_> {
     /// Works with a process while it is attached to the leash.
     pub(crate) fn holding<T>(
         &self,
-        socket: &UnixStream,
+        collar: Collar,
         work: impl FnOnce() -> Result<T, Confined>,
     ) -> Result<T, Confined> {
         let Some(leash) = self.leash else {
             return work();
         };
-        leash.hold(socket)?;
+        leash.hold(collar)?;
         let outcome = work();
         leash.release();
         match leash.is_ended() {

@@ -15,6 +15,9 @@
 //!                            └──▶ answer: masks of one answer
 //! ```
 //!
+//! Windows cannot copy a process, so there each piece of work has a process that loads everything itself
+//! (`platform/windows`), with a limit on memory only: time is limited by whoever waits.
+//!
 //! On the server's side, [`TextWorker`] starts the worker, [`PromptMaker`] and [`Forms`] give it work, and a [`Leash`]
 //! ends the work from another thread. Any failure of a worker's process is only an error of the request for which it
 //! worked.
@@ -29,14 +32,11 @@
 
 mod assets;
 mod error;
-mod fork;
 mod form_child;
 mod forms;
-mod frame;
-mod keeper;
 mod leash;
-mod limits;
 mod message;
+mod platform;
 mod probe;
 mod prompt_child;
 mod prompts;
@@ -48,6 +48,7 @@ pub use form_child::FORM_HEAP_BYTES;
 pub use forms::{Forms, HeldForm};
 pub use leash::{Leash, Wait};
 pub use message::TextToEncode;
+pub use platform::work;
 pub use probe::probe;
 pub use prompts::PromptMaker;
-pub use worker::{TextWorker, WorkerProgram, work};
+pub use worker::{TextWorker, WorkerProgram};

@@ -1,19 +1,15 @@
 //! The process that makes prompts: renders a conversation and encodes text, one piece of work after the other.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 
 use heg_text::{Special, TextError};
 
 use crate::assets::TextSide;
-use crate::frame::Frames;
-use crate::limits;
 use crate::message::{PromptWork, Refusal, TextToEncode, from_bytes, to_bytes};
+use crate::platform::{Frames, limits};
 
 /// Serves work until the other end is gone.
-pub(crate) fn serve(text: &TextSide, socket: UnixStream) -> io::Result<()> {
-    limits::stack(STACK_BYTES)?;
-    let mut frames = Frames::new(socket, WORK_BYTES_MAX)?;
+pub(crate) fn serve(text: &TextSide, mut frames: Frames) -> io::Result<()> {
     // The limit on the heap counts from here, whatever earlier work has left behind.
     while let Ok(work) = frames.receive_until(None) {
         let Some(work) = PromptWork::from_bytes(&work) else {
@@ -77,7 +73,7 @@ const TOKENS: u8 = 1;
 const REFUSED: u8 = 2;
 
 /// Size of the stack, in bytes: a template's values are dropped by recursion. Chosen: four times a thread's.
-const STACK_BYTES: u64 = 8 << 20;
+pub(crate) const STACK_BYTES: usize = 8 << 20;
 
 /// Size of the largest piece of work, in bytes: the server bounds bodies.
-const WORK_BYTES_MAX: usize = 1 << 30;
+pub(crate) const WORK_BYTES_MAX: usize = 1 << 30;

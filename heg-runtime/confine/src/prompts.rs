@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use heg_text::TextError;
 
 use crate::error::Confined;
-use crate::frame::Frames;
 use crate::leash::Wait;
 use crate::message::{PromptWork, TextToEncode};
+use crate::platform::Frames;
 use crate::prompt_child::read_reply;
 use crate::worker::TextWorker;
 
@@ -48,8 +48,7 @@ impl PromptMaker {
                 outcome => return outcome,
             }
         }
-        let new = Frames::new(self.worker.prompts()?, reply_max);
-        self.work(new.map_err(Confined::lost)?, &message, wait)
+        self.work(self.worker.prompts(reply_max)?, &message, wait)
     }
 
     /// Gives work to a process, and keeps the process for the next work if that can use it.
@@ -61,8 +60,8 @@ impl PromptMaker {
     ) -> Result<Vec<u32>, Confined> {
         let (_, seconds) = bounds(message.len() as u64);
         let until = wait.until(Instant::now() + CLOCK_FACTOR * Duration::from_secs(seconds));
-        let socket = frames.socket().try_clone().map_err(Confined::lost)?;
-        let reply = wait.holding(&socket, || {
+        let collar = frames.collar().map_err(Confined::lost)?;
+        let reply = wait.holding(collar, || {
             let sent = frames.send_until(message, Some(until));
             let reply = sent.and_then(|()| frames.receive_until(Some(until)));
             let reply = reply.map_err(|silence| wait.failure(silence, overrun))?;
@@ -78,10 +77,9 @@ impl PromptMaker {
     /// Returns an idle process; those that have ended are skipped.
     fn idle(&self, reply_max: usize) -> Option<Frames> {
         loop {
-            let frames = self.lock().pop()?;
-            if frames.is_quiet()
-                && let Ok(frames) = Frames::new(frames.into_socket(), reply_max)
-            {
+            let mut frames = self.lock().pop()?;
+            if frames.is_quiet() {
+                frames.receive_at_most(reply_max);
                 return Some(frames);
             }
         }

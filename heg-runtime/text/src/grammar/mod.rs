@@ -151,6 +151,16 @@ impl CompiledForm {
     }
 }
 
+impl Clone for CompiledForm {
+    /// Copies the form for another answer, with which it shares nothing that changes.
+    fn clone(&self) -> Self {
+        Self {
+            matcher: self.matcher.deep_clone(),
+            first: self.first.clone(),
+        }
+    }
+}
+
 impl std::fmt::Debug for CompiledForm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CompiledForm")

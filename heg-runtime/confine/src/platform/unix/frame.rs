@@ -4,6 +4,7 @@
 //! it has arrived. In place of a length, [`ENDED`] announces the keeper's report of how a process ended.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -26,8 +27,14 @@ impl Frames {
         Ok(Self { socket, bytes_max })
     }
 
-    pub(crate) fn socket(&self) -> &UnixStream {
-        &self.socket
+    /// Returns what ends the process at the other end.
+    pub(crate) fn collar(&self) -> io::Result<Collar> {
+        self.socket.try_clone().map(Collar)
+    }
+
+    /// Sets the maximum length of a message that is received.
+    pub(crate) fn receive_at_most(&mut self, bytes: usize) {
+        self.bytes_max = bytes;
     }
 
     pub(crate) fn into_socket(self) -> UnixStream {
@@ -129,6 +136,17 @@ impl Frames {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(_) => Err(Silence::Gone),
         }
+    }
+}
+
+/// Ends the process at the other end of a socket.
+#[derive(Debug)]
+pub(crate) struct Collar(UnixStream);
+
+impl Collar {
+    pub(crate) fn end(&self) {
+        // The keeper notices it, and kills the process.
+        let _ = self.0.shutdown(Shutdown::Both);
     }
 }
 
@@ -253,14 +271,14 @@ mod tests {
             (24, "processor"),
         ] {
             let (one, mut other) = pair(16);
-            tell_end(one.socket(), signal);
+            tell_end(&one.socket, signal);
             let Err(Silence::Ended { why: found }) = other.receive_until(soon()) else {
                 panic!("no reason")
             };
             assert!(found.contains(why), "{found}");
         }
         let (one, mut other) = pair(16);
-        tell_end(one.socket(), 9);
+        tell_end(&one.socket, 9);
         assert_eq!(other.receive_until(soon()), Err(Silence::Gone));
     }
 }

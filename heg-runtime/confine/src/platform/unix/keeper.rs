@@ -19,8 +19,8 @@ use rustix::process::{
     set_parent_process_death_signal, setpriority_process, waitpid,
 };
 
-use crate::fork::{Side, fork};
-use crate::frame::{tell_end, timespec};
+use super::fork::{Side, fork};
+use super::frame::{tell_end, timespec};
 
 /// The kinds of work for which a process is forked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

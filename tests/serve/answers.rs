@@ -72,7 +72,7 @@ fn an_answer_has_the_tokens_of_the_model_alone() {
     let body = chat(params).to_string();
     assert!(matches!(
         host.addresses[..],
-        [Address::Tcp(_), Address::Unix(_)]
+        [Address::Tcp(_), Address::Local(_)]
     ));
     for address in &host.addresses {
         let mut connection = Connection::open(address).unwrap();

@@ -32,7 +32,7 @@ impl Connection {
                 stream.set_read_timeout(patience)?;
                 Ok(Self::Tcp(stream))
             }
-            Address::Unix(path) => {
+            Address::Local(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(patience)?;
                 Ok(Self::Unix(stream))

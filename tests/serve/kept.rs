@@ -76,7 +76,7 @@ impl<'f> Victim<'f> {
     }
 
     fn post(&self, who: &str, body: &Value) -> std::io::Result<Reply> {
-        let mut connection = Connection::open(&Address::Unix(self.1.join("heg.sock")))?;
+        let mut connection = Connection::open(&Address::Local(self.1.join("heg.sock")))?;
         connection.post("/v1/completions", who, &body.to_string())?;
         connection.reply()
     }
@@ -135,7 +135,7 @@ fn a_killed_server_goes_on_behind_what_it_kept() {
     for (prompt, (answer, _)) in prompts.iter().zip(&first) {
         assert_eq!(victim.ask(ANN, prompt), (answer.clone(), 256));
     }
-    let mut connection = Connection::open(&Address::Unix(folder.join("heg.sock"))).unwrap();
+    let mut connection = Connection::open(&Address::Local(folder.join("heg.sock"))).unwrap();
     let get = format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{BEN}\r\n");
     connection.write_all(get.as_bytes()).unwrap();
     let seen = connection.reply().unwrap();

@@ -83,7 +83,7 @@ impl Drop for Victim {
 }
 
 fn post(folder: &Path, body: &Value) -> std::io::Result<Reply> {
-    let mut connection = Connection::open(&Address::Unix(socket(folder)))?;
+    let mut connection = Connection::open(&Address::Local(socket(folder)))?;
     connection.post("/v1/completions", "", &body.to_string())?;
     connection.reply()
 }
@@ -110,7 +110,7 @@ fn a_killed_server_is_started_again() {
         fs::read_dir(folder.join("cache/verified")).is_ok_and(|notes| notes.count() == 1)
     });
     // In the midst of an answer.
-    let mut connection = Connection::open(&Address::Unix(socket(folder))).unwrap();
+    let mut connection = Connection::open(&Address::Local(socket(folder))).unwrap();
     let body = json!({"prompt": [5], "max_tokens": 600, "ignore_eos": true, "stream": true});
     connection
         .post("/v1/completions", "", &body.to_string())

@@ -1,5 +1,8 @@
 //! The differences between operating systems: the signals for an unreadable page of a mapped file, and for exhausted
-//! stack or memory; the size of a process's memory.
+//! stack or memory; the size of a process's memory; the way to a server of this machine.
+
+use std::io;
+use std::path::Path;
 
 /// Installs a handler that ends the process with a plain line and
 /// [`Incompatible`](heg_runtime::ExitStatus::Incompatible) if a page of a mapped file cannot be read: the bundle was
@@ -26,6 +29,26 @@ pub(crate) fn own_memory_bytes() -> Option<u64> {
         .find_map(|line| line.strip_prefix("RssAnon:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes << 10)
+}
+
+/// The stream to a server's Unix socket.
+#[cfg(unix)]
+type LocalStream = tokio::net::UnixStream;
+
+/// The stream to a server's named pipe.
+#[cfg(windows)]
+type LocalStream = tokio::net::windows::named_pipe::NamedPipeClient;
+
+/// Connects to the Unix socket of a server. Must run in a tokio runtime.
+#[cfg(unix)]
+pub(crate) async fn connect_locally(path: &Path) -> io::Result<LocalStream> {
+    LocalStream::connect(path).await
+}
+
+/// Connects to the named pipe of a server. Must run in a tokio runtime.
+#[cfg(windows)]
+pub(crate) async fn connect_locally(path: &Path) -> io::Result<LocalStream> {
+    tokio::net::windows::named_pipe::ClientOptions::new().open(path)
 }
 
 /// Does nothing: on other systems the signal has further causes, or does not exist.

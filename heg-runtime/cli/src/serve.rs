@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Port on 127.0.0.1; 0 takes a free one [default: 8080, unless --socket is given]
     #[arg(long, value_name = "P")]
     port: Option<u16>,
-    /// Listen on a Unix socket that only this user may connect to
+    /// Listen on a Unix socket that only this user may connect to or, on Windows, on a named pipe as \\.\pipe\heg
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// How requests share the devices: a shipped policy or a .ron file [default: agent-xpu, or agent-xpu-one-device]
@@ -100,7 +100,7 @@ fn alias(text: &str) -> Result<Alias, String> {
     })
 }
 
-/// Runs the command until SIGTERM or SIGINT.
+/// Runs the command until the process is told to end.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     arguments.check()?;
     let server = Server::bind(arguments.options()?)?;

@@ -5,11 +5,11 @@ use constant_time_eq::constant_time_eq;
 use heg_state::StateOwner;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
-use rustix::process::geteuid;
 
 use super::account::Scope;
 use super::error::{ApiError, Result};
 use super::listen::Transport;
+use super::platform::this_user;
 
 /// The header in which Anthropic's clients send their token.
 const API_KEY: &str = "x-api-key";
@@ -173,7 +173,7 @@ pub(super) fn view(tokens: &Tokens, scope: Scope, transport: Transport) -> View 
         Scope::Loopback | Scope::User(_) => return View::Everything,
     };
     let is_alone = tokens.clients.len() == 1;
-    let is_our_user = matches!(transport, Transport::Unix { user } if user == geteuid().as_raw());
+    let is_our_user = matches!(transport, Transport::Local { user } if user == this_user());
     match is_alone || is_our_user || owner.is_some_and(|owner| owner.is_operator) {
         true => View::Everything,
         false => View::Own,
@@ -216,7 +216,7 @@ mod tests {
         let check = |value: &str, transport| {
             scope(&tokens, &headers("authorization", value), transport).is_ok()
         };
-        for transport in [Transport::Tcp, Transport::Unix { user: 1000 }] {
+        for transport in [Transport::Tcp, Transport::Local { user: 1000 }] {
             assert!(check("Bearer s3cret", transport) && check("bearer s3cret", transport));
             for wrong in [
                 "Bearer s3cre",
@@ -263,7 +263,7 @@ mod tests {
             )
             .ok()
         };
-        for transport in [Transport::Tcp, Transport::Unix { user: 1000 }] {
+        for transport in [Transport::Tcp, Transport::Local { user: 1000 }] {
             assert_eq!(who("old", transport), Some(Scope::Client(0)));
             assert_eq!(who("new", transport), Some(Scope::Client(0)));
             assert_eq!(who("mail", transport), Some(Scope::Client(1)));
@@ -318,10 +318,10 @@ mod tests {
         tokens.allow_operator("watch");
         assert_eq!(see(&tokens, 0, Transport::Tcp), View::Own);
         assert_eq!(see(&tokens, 1, Transport::Tcp), View::Everything);
-        let user = geteuid().as_raw();
-        assert_eq!(see(&tokens, 0, Transport::Unix { user }), View::Everything);
+        let user = this_user();
+        assert_eq!(see(&tokens, 0, Transport::Local { user }), View::Everything);
         let user = user + 1;
-        assert_eq!(see(&tokens, 0, Transport::Unix { user }), View::Own);
+        assert_eq!(see(&tokens, 0, Transport::Local { user }), View::Own);
         let anybody = view(&Tokens::default(), Scope::Loopback, Transport::Tcp);
         assert_eq!(anybody, View::Everything);
     }
@@ -331,8 +331,11 @@ mod tests {
         let who =
             |transport| scope(&Tokens::default(), &headers("host", "localhost"), transport).ok();
         assert_eq!(who(Transport::Tcp), Some(Scope::Loopback));
-        assert_eq!(who(Transport::Unix { user: 0 }), Some(Scope::User(0)));
-        assert_eq!(who(Transport::Unix { user: 1000 }), Some(Scope::User(1000)));
+        assert_eq!(who(Transport::Local { user: 0 }), Some(Scope::User(0)));
+        assert_eq!(
+            who(Transport::Local { user: 1000 }),
+            Some(Scope::User(1000))
+        );
     }
 
     #[test]
@@ -356,7 +359,7 @@ mod tests {
             "",
         ] {
             assert!(!check(foreign, Transport::Tcp), "{foreign}");
-            assert!(check(foreign, Transport::Unix { user: 1000 }));
+            assert!(check(foreign, Transport::Local { user: 1000 }));
         }
     }
 }

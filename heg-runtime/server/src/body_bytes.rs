@@ -6,7 +6,9 @@
 use std::io;
 use std::ops::Deref;
 
-use memmap2::{Advice, MmapMut};
+use memmap2::MmapMut;
+
+use super::platform::advise_small_pages;
 
 /// A buffer that grows up to a size known from the start.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl BodyBytes {
             }
             let mut pages = MmapMut::map_anon(self.bytes_max.max(1))?;
             // With huge pages, a body of a few bytes would take a whole one.
-            let _ = pages.advise(Advice::NoHugePage);
+            advise_small_pages(&pages);
             let filled = bytes.len();
             put(&mut pages, 0, bytes)?;
             self.kept = Kept::Mapped { pages, filled };

@@ -2,23 +2,24 @@
 //!
 //! A client that closes its connection, or only its own side of it, counts as gone: the two cannot be told apart before
 //! something is written. While hyper answers, it reads on to notice a close, unless the client has sent further bytes.
-//! So this asks the kernel, which knows of the close even while bytes wait to be read.
+//! So this asks the kernel, which knows of the close even while bytes wait to be read, if the system can say that.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
 use super::framing::{Ambiguity, Framing};
+use super::platform::{LocalStream, local_closed, tcp_closed};
 
 /// The stream of an accepted connection.
 #[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
-    Unix(UnixStream),
+    Local(LocalStream),
 }
 
 /// Applies an expression to either stream.
@@ -26,7 +27,7 @@ macro_rules! with {
     ($stream:expr, $name:ident => $work:expr) => {
         match $stream {
             Stream::Tcp($name) => $work,
-            Stream::Unix($name) => $work,
+            Stream::Local($name) => $work,
         }
     };
 }
@@ -48,9 +49,9 @@ impl From<TcpStream> for ClientStream {
     }
 }
 
-impl From<UnixStream> for ClientStream {
-    fn from(stream: UnixStream) -> Self {
-        Self::new(Stream::Unix(stream))
+impl From<LocalStream> for ClientStream {
+    fn from(stream: LocalStream) -> Self {
+        Self::new(Stream::Local(stream))
     }
 }
 
@@ -76,11 +77,10 @@ impl ClientStream {
 impl Closed {
     /// Waits until the client has closed its side.
     pub(super) async fn wait(&self) {
-        // Linux reports urgent data under this name. But the end of the stream counts as every kind of event, and
-        // unlike `READABLE` this one is not set merely because bytes wait.
-        let ended = with!(&*self.0, stream => stream.ready(Interest::PRIORITY).await);
-        // Other code that uses the stream will see the error.
-        drop(ended);
+        match &*self.0 {
+            Stream::Tcp(stream) => tcp_closed(stream).await,
+            Stream::Local(stream) => local_closed(stream).await,
+        }
     }
 }
 
@@ -146,6 +146,8 @@ impl AsyncWrite for ClientStream {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use tokio::net::UnixStream;
 
     use super::*;
 

@@ -11,7 +11,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout};
 use tokio_io_timeout::TimeoutWriter;
@@ -20,6 +19,7 @@ use super::State;
 use super::framing::Ambiguity;
 use super::listen::{Accepted, Listeners, Transport};
 use super::pace::ConnectionPace;
+use super::platform::raise_open_files;
 use super::pool::{Activity, Busy, Pool, Slot};
 use super::route::{Answered, Asked, ChargedBody, route};
 use super::sending::Sending;
@@ -30,7 +30,7 @@ pub(super) struct Connections {
     state: Arc<State>,
     /// Each transport has slots of its own: a client that fills one leaves the other open.
     tcp: Pool,
-    unix: Pool,
+    local: Pool,
     tasks: JoinSet<()>,
     ending: GracefulShutdown,
 }
@@ -44,7 +44,7 @@ impl Connections {
         };
         Self {
             tcp: pool(),
-            unix: pool(),
+            local: pool(),
             state,
             tasks: JoinSet::new(),
             ending: GracefulShutdown::new(),
@@ -64,7 +64,7 @@ impl Connections {
             tokio::select! {
                 stopped = &mut stop => break stopped,
                 (accepted, slot) = admit(&self.tcp, || listeners.tcp()) => self.spawn(accepted, slot),
-                (accepted, slot) = admit(&self.unix, || listeners.unix()) => self.spawn(accepted, slot),
+                (accepted, slot) = admit(&self.local, || listeners.local()) => self.spawn(accepted, slot),
             }
             // Reaps completed tasks, whose results would pile up.
             while self.tasks.try_join_next().is_some() {}
@@ -184,13 +184,7 @@ async fn admit<F: Future<Output = std::io::Result<Accepted>>>(
 /// Raises the process's limit on open files to the need of `connections` on each transport, and returns the number that
 /// each may have. A lower limit is divided between them here, since accepting could only fail.
 fn allow_descriptors(connections: usize) -> usize {
-    let mut limit = getrlimit(Resource::Nofile);
-    let wanted = 2 * connections as u64 + DESCRIPTORS_BESIDE;
-    if limit.current.is_some_and(|current| current < wanted) {
-        limit.current = Some(limit.maximum.map_or(wanted, |most| most.min(wanted)));
-        let _ = setrlimit(Resource::Nofile, limit);
-    }
-    match getrlimit(Resource::Nofile).current {
+    match raise_open_files(2 * connections as u64 + DESCRIPTORS_BESIDE) {
         Some(granted) => per_transport(connections, granted),
         None => connections,
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use super::platform::thread_time;
 
 /// The longest processor time for which the event loop was held.
 #[derive(Debug, Default)]
@@ -42,17 +42,13 @@ impl<F: Future> Future for Measured<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let begin = clock_gettime(ClockId::ThreadCPUTime);
+        let begin = thread_time();
         let polled = self.task.as_mut().poll(context);
-        let took_us = micros_between(begin, clock_gettime(ClockId::ThreadCPUTime));
+        let took = thread_time().saturating_sub(begin);
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.held.longest_us.fetch_max(took_us, Ordering::Relaxed);
         polled
     }
-}
-
-fn micros_between(begin: Timespec, end: Timespec) -> u64 {
-    let nanos = (end.tv_sec - begin.tv_sec) * 1_000_000_000 + (end.tv_nsec - begin.tv_nsec);
-    u64::try_from(nanos / 1000).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -61,9 +57,8 @@ mod tests {
 
     /// Works for this much processor time of this thread.
     fn work(how_long: Duration) {
-        let begin = clock_gettime(ClockId::ThreadCPUTime);
-        let how_long_us = how_long.as_micros() as u64;
-        while micros_between(begin, clock_gettime(ClockId::ThreadCPUTime)) < how_long_us {}
+        let end = thread_time() + how_long;
+        while thread_time() < end {}
     }
 
     #[tokio::test]

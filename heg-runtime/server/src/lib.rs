@@ -1,4 +1,5 @@
-//! The server: OpenAI's and Anthropic's APIs over HTTP, on loopback and on a Unix socket, in front of the engine.
+//! The server: OpenAI's and Anthropic's APIs over HTTP, on loopback and on a Unix socket or named pipe, in front of the
+//! engine.
 //!
 //! One tokio thread holds all connections; the engine has threads of its own. A request passes through `listen`
 //! (sockets), `connection` (one client), `route`, `auth` (its identity), `account` (its memory budget), `body` (bytes
@@ -46,6 +47,7 @@ mod metrics_text;
 mod models;
 mod pace;
 mod pair_metrics;
+mod platform;
 mod pool;
 mod preparation;
 mod prepare;
@@ -57,7 +59,6 @@ mod sending;
 mod served;
 mod server_error;
 mod share;
-mod socket;
 mod stream;
 mod supersede;
 mod text_metrics;
@@ -434,23 +435,14 @@ fn report((served, error): (&Arc<ServedModel>, RuntimeError)) {
     );
 }
 
-/// Waits for SIGTERM or SIGINT.
+/// Waits until the process is told to end: by SIGTERM or SIGINT or, on Windows, by Ctrl-C or the end of its console.
 ///
 /// # Errors
 /// `System`, if signals cannot be waited for. Must run in a tokio runtime.
 pub async fn shutdown_signal() -> Result<(), ServerError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let wait = |kind| {
-        signal(kind).map_err(|source| ServerError::System {
-            doing: "wait for signals",
-            source,
-        })
-    };
-    let mut terminate = wait(SignalKind::terminate())?;
-    let mut interrupt = wait(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    let told = platform::told_to_end().await;
+    told.map_err(|source| ServerError::System {
+        doing: "wait for signals",
+        source,
+    })
 }

@@ -1,4 +1,4 @@
-//! The server's addresses: loopback TCP and a Unix socket of the user's own.
+//! The server's addresses: loopback TCP, and a Unix socket of the user's own or, on Windows, a named pipe.
 
 use std::future::pending;
 use std::io;
@@ -9,16 +9,16 @@ use tokio::net::TcpListener;
 
 use super::account::Scope;
 use super::client_stream::ClientStream;
+use super::platform::{LocalListener, keep_from_children, local_address};
 use super::server_error::ServerError;
-use super::socket::Socket;
 
 /// The transport over which a client connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     /// Loopback: anyone on this machine.
     Tcp,
-    /// The socket; the client is a user of this machine, by user id.
-    Unix { user: u32 },
+    /// The socket or pipe; the client is a user of this machine, by user id.
+    Local { user: u32 },
 }
 
 impl Transport {
@@ -26,7 +26,7 @@ impl Transport {
     pub(super) fn scope(self) -> Scope {
         match self {
             Self::Tcp => Scope::Loopback,
-            Self::Unix { user } => Scope::User(user),
+            Self::Local { user } => Scope::User(user),
         }
     }
 }
@@ -36,15 +36,15 @@ impl Transport {
 pub enum Address {
     /// A port of 127.0.0.1.
     Tcp(SocketAddr),
-    /// A socket in the file system.
-    Unix(PathBuf),
+    /// A socket in the file system, or a named pipe.
+    Local(PathBuf),
 }
 
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "http://{address}/v1"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Local(path) => f.write_str(&local_address(path)),
         }
     }
 }
@@ -53,7 +53,7 @@ impl std::fmt::Display for Address {
 #[derive(Debug)]
 pub(super) struct Listeners {
     tcp: Option<TcpListener>,
-    unix: Option<Socket>,
+    local: Option<LocalListener>,
 }
 
 /// An accepted connection.
@@ -72,28 +72,32 @@ impl Listeners {
             Some(port) => {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                 let listener = TcpListener::bind(address).await;
+                let listener = listener.and_then(|listener| {
+                    keep_from_children(&listener)?;
+                    Ok(listener)
+                });
                 Some(listener.map_err(|source| listen_error(&Address::Tcp(address), source))?)
             }
             None => None,
         };
-        let unix = match socket {
+        let local = match socket {
             Some(path) => {
-                let socket = Socket::bind(path);
-                let address = Address::Unix(path.to_owned());
-                Some(socket.map_err(|source| listen_error(&address, source))?)
+                let listener = LocalListener::bind(path);
+                let address = Address::Local(path.to_owned());
+                Some(listener.map_err(|source| listen_error(&address, source))?)
             }
             None => None,
         };
-        Ok(Self { tcp, unix })
+        Ok(Self { tcp, local })
     }
 
     /// Returns the addresses of the sockets.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let tcp = self.tcp.as_ref();
         let tcp = tcp.and_then(|listener| listener.local_addr().ok());
-        let unix = self.unix.as_ref().map(|socket| socket.path().to_owned());
+        let local = self.local.as_ref().map(LocalListener::path);
         let tcp = tcp.map(Address::Tcp).into_iter();
-        tcp.chain(unix.map(Address::Unix)).collect()
+        tcp.chain(local.map(Address::Local)).collect()
     }
 
     /// Waits for the next connection on loopback; forever if the port is closed.
@@ -102,6 +106,7 @@ impl Listeners {
             return pending().await;
         };
         let (stream, _) = listener.accept().await?;
+        keep_from_children(&stream)?;
         // Messages of a token are small, and each is worth a packet.
         stream.set_nodelay(true)?;
         Ok(Accepted {
@@ -110,16 +115,15 @@ impl Listeners {
         })
     }
 
-    /// Waits for the next connection on the Unix socket; forever if there is none.
-    pub(super) async fn unix(&self) -> io::Result<Accepted> {
-        let Some(socket) = &self.unix else {
+    /// Waits for the next connection on the socket or pipe; forever if there is none.
+    pub(super) async fn local(&self) -> io::Result<Accepted> {
+        let Some(listener) = &self.local else {
             return pending().await;
         };
-        let (stream, _) = socket.accept().await?;
-        let user = stream.peer_cred()?.uid();
+        let (stream, user) = listener.accept().await?;
         Ok(Accepted {
             stream: stream.into(),
-            transport: Transport::Unix { user },
+            transport: Transport::Local { user },
         })
     }
 }

@@ -2,12 +2,12 @@
 //! client that may see the load of all.
 
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use heg_files::{Owners, open_regular};
 
 use super::auth::{Token, Tokens};
+use super::platform::others_can_read;
 use super::server_error::ServerError;
 
 impl Tokens {
@@ -30,11 +30,8 @@ impl Tokens {
         let data = file
             .metadata()
             .map_err(|source| error(source.to_string()))?;
-        if data.mode() & 0o044 != 0 {
-            return Err(error(format!(
-                "other users can read it (mode {:04o}), expected one that they cannot: run `chmod go-r` on it",
-                data.mode() & 0o7777
-            )));
+        if let Some(problem) = others_can_read(&data) {
+            return Err(error(problem));
         }
         let mut text = String::new();
         let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);

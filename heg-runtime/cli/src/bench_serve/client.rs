@@ -11,10 +11,11 @@ use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::endpoint::{Address, Endpoint};
+use crate::platform::connect_locally;
 
 /// Maximum number of bytes of an error's body that are read.
 const ERROR_BYTES_MAX: usize = 1 << 16;
@@ -133,8 +134,8 @@ async fn send(
             stream.set_nodelay(true)?;
             exchange(stream, authority, request).await
         }
-        Address::Unix(path) => {
-            let stream = UnixStream::connect(path).await?;
+        Address::Local(path) => {
+            let stream = connect_locally(path).await?;
             exchange(stream, "localhost", request).await
         }
     }

@@ -34,8 +34,8 @@ pub(super) enum PriorityField {
 pub(super) enum Address {
     /// `host:port`.
     Tcp(String),
-    /// A Unix socket.
-    Unix(PathBuf),
+    /// A Unix socket or named pipe.
+    Local(PathBuf),
 }
 
 /// A server.
@@ -51,7 +51,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates the endpoint of a server at a URL, `http://host[:port][/base]`, or behind a socket; the base is `/v1`
+    /// Creates the endpoint of a server at a URL, `http://host[:port][/base]`, or behind a socket or pipe; the base is `/v1`
     /// unless given.
     pub(super) fn new(
         url: &str,
@@ -69,7 +69,7 @@ impl Endpoint {
         let base = uri.path().trim_end_matches('/');
         Ok(Self {
             address: match socket {
-                Some(path) => Address::Unix(path),
+                Some(path) => Address::Local(path),
                 None => Address::Tcp(format!("{host}:{}", uri.port_u16().unwrap_or(80))),
             },
             base: if base.is_empty() { "/v1" } else { base }.to_owned(),

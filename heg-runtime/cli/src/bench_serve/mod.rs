@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// The server, with its base path if that is not /v1
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: String,
-    /// The server's Unix socket, in place of the URL's host and port
+    /// The server's Unix socket, or on Windows its named pipe, in place of the URL's host and port
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Dialect of the completions API that it speaks

@@ -15,7 +15,7 @@ use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
 /// A listening socket, removed when it is dropped.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     listener: UnixListener,
     path: PathBuf,
     /// The identity of the socket file that this process made.
@@ -29,7 +29,7 @@ impl Socket {
     ///
     /// # Errors
     /// Another server has the path, something else is there, or other users could replace the socket.
-    pub(super) fn bind(path: &Path) -> io::Result<Self> {
+    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         // Other users who may write to the folder could put another socket in its place.
         Owners::this_user()
             .check_place(path)
@@ -49,11 +49,11 @@ impl Socket {
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) async fn accept(&self) -> io::Result<(UnixStream, tokio::net::unix::SocketAddr)> {
+    pub(crate) async fn accept(&self) -> io::Result<(UnixStream, tokio::net::unix::SocketAddr)> {
         self.listener.accept().await
     }
 }

@@ -43,7 +43,7 @@ enum Step {
     Clippy,
     /// cargo doc, warnings are errors
     Doc,
-    /// cargo check for Windows of what has to run there, and the CPU's kernel tests under wine
+    /// heg.exe and the CPU's kernel tests under wine
     Windows,
     /// all tests
     Test,

@@ -46,7 +46,7 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 
 /// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
 /// process, and is its own.
-const VARIABLES: [(&str, &[&str]); 25] = [
+const VARIABLES: [(&str, &[&str]); 26] = [
     (
         "HEG_BLESS",
         &[
@@ -69,6 +69,7 @@ const VARIABLES: [(&str, &[&str]); 25] = [
             "heg-runtime/cli/tests/it/registry.rs",
             "heg-runtime/cli/tests/it/soft_npu/mod.rs",
             "heg-runtime/cli/tests/it/state.rs",
+            "heg-runtime/cli/tests/it/wine.rs",
             "xtask/src/workspace.rs",
         ],
     ),
@@ -117,6 +118,10 @@ const VARIABLES: [(&str, &[&str]); 25] = [
             "artifacts/ship/tests/it/real.rs",
             "heg-runtime/cli/tests/it/registry.rs",
         ],
+    ),
+    (
+        "HEG_WINDOWS",
+        &["heg-runtime/cli/tests/it/wine.rs", "xtask/src/windows.rs"],
     ),
     (
         "HEG_REQUIRE_CLIENTS",
@@ -168,6 +173,7 @@ const VARIABLES: [(&str, &[&str]); 25] = [
         &[
             "heg-runtime/cli/src/ship/mod.rs",
             "heg-runtime/cli/tests/it/registry.rs",
+            "heg-runtime/cli/tests/it/wine.rs",
         ],
     ),
     ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),

@@ -44,3 +44,5 @@ mod tiny;
 mod update;
 #[cfg(all(target_os = "linux", feature = "ship"))]
 mod web;
+#[cfg(all(unix, feature = "ship"))]
+mod wine;

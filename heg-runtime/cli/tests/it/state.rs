@@ -27,7 +27,12 @@ pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
 impl Server {
     pub(crate) fn start(folder: &Path, bundle: &Path, arguments: &[&str]) -> Self {
         let mut serve = command(folder, &["serve", "--port", "0", "--soc", "host-cpu"]);
-        let serve = serve.args(arguments).arg(bundle);
+        serve.args(arguments).arg(bundle);
+        Self::of(folder, serve)
+    }
+
+    /// Starts a server by a command that names a port.
+    pub(crate) fn of(folder: &Path, mut serve: Command) -> Self {
         let log = folder.join("log");
         let file = std::fs::File::create(&log).unwrap();
         let serve = serve.stdout(Stdio::piped()).stderr(file);
@@ -52,16 +57,22 @@ impl Server {
 
     /// Returns the text of an answer, and the tokens of the prompt that were not computed.
     pub(crate) fn ask(&self, prompt: Value) -> (String, u64) {
-        let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0}).to_string();
-        let head = format!(
-            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let body: Value = serde_json::from_str(&self.exchange(&head)).unwrap();
+        let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0});
+        let body = self.post("/v1/completions", &body);
         let text = body["choices"][0]["text"].as_str().unwrap().to_owned();
         let cached = &body["usage"]["prompt_tokens_details"]["cached_tokens"];
         (text, cached.as_u64().unwrap())
+    }
+
+    /// Returns the reply to a request.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        serde_json::from_str(&self.exchange(&head)).unwrap()
     }
 
     /// Returns what is at a path.

@@ -1,5 +1,5 @@
-//! The Windows step of `cargo xtask ci`: builds `heg.exe`, and runs it and the kernel tests of the CPU role under wine,
-//! which is native except for system calls. Without wine or a linker it type-checks what needs neither.
+//! The Windows step of `cargo xtask ci`: builds `heg.exe`, and runs it and tests of the CPU's programs under wine, which is
+//! native except for system calls. Without wine or a linker it type-checks what needs neither.
 
 use anyhow::{Context, Result};
 use heg_compiler::npu::wine_environment;
@@ -33,21 +33,29 @@ pub(crate) fn run() -> Result<bool> {
     Ok(true)
 }
 
+/// A cargo command for Windows. What it builds runs for a moment and is compared by its bits, so all but the kernels is
+/// compiled quickly.
+fn cargo_for(target: &str, command: &str) -> Command {
+    let mut cargo = workspace::cargo(&[command, "--quiet", "--target", target]);
+    cargo.args(["--config", "profile.dev.opt-level=0"]);
+    cargo
+}
+
 fn build(target: &str) -> Result<()> {
-    let mut command = workspace::cargo(&["build", "--quiet", "--target", target]);
+    let mut command = cargo_for(target, "build");
     workspace::run(command.args(PACKAGES), "cargo build for Windows")
 }
 
-/// Runs the kernel tests, and compares `heg.exe` with the `heg` of this system.
+/// Runs the tests of the CPU's programs on all instruction sets, and compares `heg.exe` with the `heg` of this system.
 fn test(target: &str) -> Result<()> {
     let built = target_dir().join(target).join("debug");
     // Programs find it beside them, and tests by wine's own variable.
     build_random_numbers(&built)?;
     let folder = target_dir().join("wine");
     let keeper = keep_server(&folder)?;
-    let mut kernels = workspace::cargo(&["test", "--quiet", "--target", target]);
+    let mut kernels = cargo_for(target, "test");
     kernels
-        .args(["--package", "heg-cpu", "--lib"])
+        .args(["--package", "heg-cpu", "--test", "it"])
         .env(runner_variable(target), "wine")
         .env("WINEPATH", &built);
     let mut programs = workspace::cargo(&["test", "--quiet", "--package", "heg"]);
@@ -55,7 +63,7 @@ fn test(target: &str) -> Result<()> {
         .args(["--test", "it", "wine::"])
         .env("HEG_WINDOWS", built.join("heg.exe"));
     let kernels = in_prefix(&mut kernels, &folder);
-    let outcome = workspace::run(kernels, "kernel tests under wine").and_then(|()| {
+    let outcome = workspace::run(kernels, "tests of programs under wine").and_then(|()| {
         let programs = in_prefix(&mut programs, &folder);
         workspace::run(programs, "`heg.exe` under wine")
     });

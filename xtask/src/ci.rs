@@ -204,7 +204,7 @@ const CLIPPY: [&str; 8] = [
 const CLIPPY_ARGS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
 
 /// Seconds per target: enough to catch a reader that fails at once. Chosen.
-const FUZZ_SECONDS: u32 = 3;
+const FUZZ_SECONDS: u32 = 2;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -1,4 +1,4 @@
-//! What machines share behind the folders of their stores: the same objects and recipes, under the same names.
+//! A place that machines share behind the folders of their stores, with the same objects and recipes under the same names.
 //!
 //! A store looks there for a recipe that its folder lacks, fetches what the recipe names, and sends what it records. Nothing
 //! fetched is believed: an object proves itself by its name, a recipe by its seal.

@@ -44,12 +44,12 @@ pub struct Store {
 /// The machines that a store shares its sections with.
 #[derive(Debug, Clone, Default)]
 pub enum StoreSharing {
-    /// None but those that already write to its folder, all of whom it believes.
+    /// Nobody else: everyone who can write to the store's folder is believed.
     #[default]
     Nobody,
-    /// Those that see its folder and have the key: recipes of others count as absent.
+    /// Machines that see the folder and have the key; recipes of others count as absent.
     Folder(StoreKey),
-    /// Those that see a place and have the key.
+    /// Machines that see a shared place and have the key.
     Place(StoreKey, Arc<dyn SharedPlace>),
 }
 

@@ -127,8 +127,8 @@ fn runner_variable(target: &str) -> String {
     format!("CARGO_TARGET_{name}_RUNNER")
 }
 
-/// What has to build for Windows, the system of most laptops with an NPU: the program with all that is in it, and the
-/// simulator.
+/// The packages that have to build for Windows, the system of most laptops with an NPU: the program with all that is in
+/// it, and the simulator.
 const PACKAGES: [&str; 4] = ["--package", "heg", "--package", "heg-sim"];
 
 const RANDOM: &str = "bcryptprimitives";

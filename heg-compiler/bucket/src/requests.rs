@@ -10,7 +10,7 @@ use ureq::http::{HeaderName, Request, Response, header};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use url::Url;
 
-/// What sends requests, over connections that it keeps.
+/// A client that sends requests, over connections that it keeps.
 #[derive(Debug)]
 pub(crate) struct Requests(Agent);
 

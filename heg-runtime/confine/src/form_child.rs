@@ -1,4 +1,4 @@
-//! What processes do for forms: build the vocabulary, compile a form, and make the masks of an answer.
+//! The work of processes for forms: build the vocabulary, compile a form, and make the masks of an answer.
 
 use std::io;
 use std::time::Instant;

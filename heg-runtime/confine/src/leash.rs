@@ -15,7 +15,7 @@ pub struct Leash(Mutex<Held>);
 #[derive(Debug, Default)]
 struct Held {
     is_ended: bool,
-    /// What ends the process that works now.
+    /// A handle that ends the process at work.
     collar: Option<Collar>,
 }
 

@@ -1,4 +1,4 @@
-//! What the lanes of a machine run, settled before anything is loaded.
+//! The plan of a machine's lanes, settled before anything is loaded.
 
 use std::sync::Arc;
 

@@ -256,7 +256,7 @@ const TRIED: usize = 3;
 /// The same where both ways take about the same time, so that a few more cost little. Chosen: as many as say what is usual.
 const TRIED_CLOSE: usize = RECENT;
 
-/// The part of a usual time below which, and above the inverse of which, few passes decide.
+/// The ratio of two times that few passes decide: below it, or above its inverse.
 const CLEAR: f64 = 0.85;
 
 /// The times of usual ones with which a trial ends early, at a first pass and at another.

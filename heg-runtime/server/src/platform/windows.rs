@@ -131,5 +131,5 @@ pub(crate) async fn told_to_end() -> io::Result<()> {
     Ok(())
 }
 
-/// What names of pipes begin with.
+/// The beginning of every pipe's name.
 const PIPES: &str = r"\\.\pipe\";

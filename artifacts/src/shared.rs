@@ -41,19 +41,9 @@ pub trait SharedPlace: fmt::Debug + Send + Sync {
 
 /// The text of a recipe, if the place has one that is no longer than any.
 pub(crate) fn recipe(place: &dyn SharedPlace, name: &str) -> Result<Option<Vec<u8>>, Error> {
-    let failed = failure(place, "fetch", name);
-    let Some(bytes) = place.length(name).map_err(&failed)? else {
-        return Ok(None);
-    };
-    if bytes > RECIPE_BYTES_MAX {
-        return Ok(None);
-    }
     let mut text = Vec::new();
-    match place.fetch(name, bytes, &mut text) {
-        Ok(()) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error)),
-    }
+    let is_there = fetch_if(place, name, |bytes| bytes <= RECIPE_BYTES_MAX, &mut text)?;
+    Ok(is_there.then_some(text))
 }
 
 /// Writes a section to `to`; false if the place has none of that name and length.
@@ -63,11 +53,21 @@ pub(crate) fn fetch(
     section: Section,
     to: &mut SectionSink,
 ) -> Result<bool, Error> {
+    fetch_if(place, name, |bytes| bytes == section.bytes, to)
+}
+
+/// Writes a file to `to`; false if the place has none of that name with a length that fits.
+fn fetch_if(
+    place: &dyn SharedPlace,
+    name: &str,
+    fits: impl Fn(u64) -> bool,
+    to: &mut dyn Write,
+) -> Result<bool, Error> {
     let failed = failure(place, "fetch", name);
-    if place.length(name).map_err(&failed)? != Some(section.bytes) {
+    let Some(bytes) = place.length(name).map_err(&failed)?.filter(|it| fits(*it)) else {
         return Ok(false);
-    }
-    match place.fetch(name, section.bytes, to) {
+    };
+    match place.fetch(name, bytes, to) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(failed(error)),

@@ -13,7 +13,7 @@
 //! object is used ([`Store::map`], [`crate::write_bundle`]), and cured by discarding the object and putting the
 //! section again. Bundles themselves are synced.
 //!
-//! **StoreSharing.** Machines may share a folder, or a place behind their folders ([`SharedPlace`]): there a store looks for
+//! **Sharing.** Machines may share a folder, or a place behind their folders ([`SharedPlace`]): there a store looks for
 //! recipes that its folder lacks, and there it sends what it records. What it recorded before it shared stays its own.
 //!
 //! All methods take `&self` and may be called from many threads and processes at once.
@@ -209,10 +209,7 @@ impl Store {
     /// Errors: [`Error::Io`], [`Error::SharedPlace`].
     pub fn record(&self, key: &RecipeKey, sections: &[Section]) -> Result<(), Error> {
         let text = recipe::encode(sections, &self.seal(key));
-        let temp = TempFile::create(&self.temporary, "")?;
-        temp.file()
-            .write_all(text.as_bytes())
-            .map_err(Error::io("write", temp.path()))?;
+        let temp = self.unfinished(text.as_bytes())?;
         if let Some(place) = self.sharing.place() {
             for section in sections {
                 let name = object_name(section.id);
@@ -232,13 +229,27 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(source) => return Err(Error::io("read", path)(source)),
         };
-        match (here, self.sharing.place()) {
-            (None, Some(place)) => {
-                let text = shared::recipe(place, &name)?;
-                Ok(text.and_then(|text| recipe::decode(&text, &seal)))
-            }
-            (here, _) => Ok(here),
+        let (None, Some(place)) = (&here, self.sharing.place()) else {
+            return Ok(here);
+        };
+        let Some(text) = shared::recipe(place, &name)? else {
+            return Ok(None);
+        };
+        let fetched = recipe::decode(&text, &seal);
+        if fetched.is_some() {
+            // The place is not asked again.
+            rename_into_shard(self.unfinished(&text)?, &path)?;
         }
+        Ok(fetched)
+    }
+
+    /// A file with these bytes that has no name yet.
+    fn unfinished(&self, bytes: &[u8]) -> Result<TempFile, Error> {
+        let temp = TempFile::create(&self.temporary, "")?;
+        temp.file()
+            .write_all(bytes)
+            .map_err(Error::io("write", temp.path()))?;
+        Ok(temp)
     }
 
     /// Fetches an object that machines share; false if there is none, or one with other bytes, which is removed there.

@@ -76,30 +76,16 @@ impl S3Bucket {
         format!("{}{name}", self.folder)
     }
 
-    /// Asks for something with no body, and with an answer of at most a few lines.
+    /// Sends what an action needs, and reads an answer of at most a few lines.
     fn ask<'a, A: S3Action<'a>>(
         &self,
         method: &'static str,
+        body: Option<&[u8]>,
         action: impl Fn() -> A,
     ) -> io::Result<Granted> {
         let asked = Asked {
             method,
-            body: None,
-            range: None,
-            answer_bytes_max: DOCUMENT_BYTES_MAX,
-        };
-        self.requests.send(&asked, || action().sign(VALID))
-    }
-
-    fn put<'a, A: S3Action<'a>>(
-        &self,
-        method: &'static str,
-        body: &[u8],
-        action: impl Fn() -> A,
-    ) -> io::Result<Granted> {
-        let asked = Asked {
-            method,
-            body: Some(body),
+            body,
             range: None,
             answer_bytes_max: DOCUMENT_BYTES_MAX,
         };
@@ -109,7 +95,7 @@ impl S3Bucket {
     /// Sends a file in pieces, which the bucket then puts together.
     fn send_pieces(&self, object: &str, file: &mut File) -> io::Result<()> {
         let keys = self.credentials.as_ref();
-        let begun = self.put("POST", &[], || {
+        let begun = self.ask("POST", Some(&[]), || {
             CreateMultipartUpload::new(&self.bucket, keys, object)
         })?;
         let begun = text(&begun)?;
@@ -118,7 +104,7 @@ impl S3Bucket {
         let sent = self.send_all(object, upload, file);
         if sent.is_err() {
             // What failed first is said, whether or not the bucket forgets the pieces that it has.
-            let _ = self.ask("DELETE", || {
+            let _ = self.ask("DELETE", None, || {
                 AbortMultipartUpload::new(&self.bucket, keys, object, upload)
             });
         }
@@ -135,7 +121,7 @@ impl S3Bucket {
             if piece.is_empty() {
                 break;
             }
-            let sent = self.put("PUT", &piece, || {
+            let sent = self.ask("PUT", Some(&piece), || {
                 UploadPart::new(&self.bucket, keys, object, number, upload)
             })?;
             let tag = sent.header(header::ETAG);
@@ -146,7 +132,7 @@ impl S3Bucket {
             let tags = tags.iter().map(String::as_str);
             CompleteMultipartUpload::new(&self.bucket, keys, object, upload, tags)
         };
-        let done = self.put("POST", complete().body().as_bytes(), complete)?;
+        let done = self.ask("POST", Some(complete().body().as_bytes()), complete)?;
         // An answer that was begun with status 200 may still say that it failed.
         match text(&done)?.contains("<Error>") {
             true => Err(io::Error::other(
@@ -164,7 +150,9 @@ impl SharedPlace for S3Bucket {
 
     fn length(&self, name: &str) -> io::Result<Option<u64>> {
         let (object, keys) = (self.object(name), self.credentials.as_ref());
-        match self.ask("HEAD", || HeadObject::new(&self.bucket, keys, &object)) {
+        match self.ask("HEAD", None, || {
+            HeadObject::new(&self.bucket, keys, &object)
+        }) {
             Ok(found) => match found.length() {
                 Some(bytes) => Ok(Some(bytes)),
                 None => Err(io::Error::other("the bucket says no length")),
@@ -205,12 +193,14 @@ impl SharedPlace for S3Bucket {
         let mut all = Vec::new();
         file.read_to_end(&mut all)?;
         let action = || PutObject::new(&self.bucket, keys, &object);
-        self.put("PUT", &all, action).map(drop)
+        self.ask("PUT", Some(&all), action).map(drop)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let (object, keys) = (self.object(name), self.credentials.as_ref());
-        match self.ask("DELETE", || DeleteObject::new(&self.bucket, keys, &object)) {
+        match self.ask("DELETE", None, || {
+            DeleteObject::new(&self.bucket, keys, &object)
+        }) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }

@@ -14,10 +14,14 @@ pub struct LabCommand {
 }
 
 /// All commands, in the order of the help.
-pub const LAB_COMMANDS: [LabCommand; 12] = [
+pub const LAB_COMMANDS: [LabCommand; 13] = [
     of_dev(
         "bench-attacks",
         "Attack the release server with hostile clients and models, beside another client, and print one table",
+    ),
+    of_dev(
+        "bench-day",
+        "Live a person's day with agents, background work and a restart on HEG and on llama.cpp's router",
     ),
     of_dev(
         "bench-drafts",

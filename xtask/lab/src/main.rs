@@ -2,6 +2,7 @@
 //! folder per command; `cargo xtask` builds this program and hands it the arguments.
 
 mod bench_attacks;
+mod bench_day;
 mod bench_drafts;
 mod bench_pair;
 mod bench_peers;
@@ -45,6 +46,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     BenchAttacks(bench_attacks::Args),
+    BenchDay(bench_day::Args),
     BenchDrafts(bench_drafts::Args),
     BenchPair(bench_pair::Args),
     BenchPeers(bench_peers::Args),
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let outcome = match &cli.command {
         Command::BenchAttacks(args) => bench_attacks::run(args),
+        Command::BenchDay(args) => bench_day::run(args),
         Command::BenchDrafts(args) => bench_drafts::run(args),
         Command::BenchPair(args) => bench_pair::run(args),
         Command::BenchPeers(args) => bench_peers::run(args),

@@ -9,7 +9,7 @@ mod other;
 mod report;
 mod scene;
 pub(crate) mod server;
-mod tree;
+pub(crate) mod tree;
 mod verdict;
 pub(crate) mod wire;
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 /// A process and its descendants.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ProcessTree {
+pub(crate) struct ProcessTree {
     root: u32,
 }
 
 impl ProcessTree {
-    pub(super) fn of(root: u32) -> Self {
+    pub(crate) fn of(root: u32) -> Self {
         Self { root }
     }
 
@@ -42,6 +42,13 @@ impl ProcessTree {
         let members = self.members().into_iter();
         let known = members.filter_map(memory);
         known.map(|memory| memory.anonymous_bytes).sum()
+    }
+
+    /// The largest resident memory of each process so far, in bytes; pages that they share count for each.
+    pub(crate) fn resident_bytes(self) -> u64 {
+        let members = self.members().into_iter();
+        let known = members.filter_map(memory);
+        known.map(|memory| memory.resident_bytes).sum()
     }
 
     /// Processor time of each process so far, in ticks.

@@ -53,7 +53,7 @@ pub(crate) fn prepare(
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write `{}`", script.display()))?;
     let model = match exported {
         Some(exported) => exported.to_path_buf(),
-        None => ensure_export(&bin, subject, precision)?,
+        None => ensure_export(&bin, subject, GENERATION, precision)?,
     };
     if !model.join("openvino_model.xml").is_file() {
         let message = format!("`{}` holds no openvino_model.xml", model.display());
@@ -96,8 +96,13 @@ impl GenAi {
     }
 }
 
-/// Exports the model with optimum-cli, once for each state of the model folder.
-fn ensure_export(bin: &Path, subject: &Subject, precision: Precision) -> Result<PathBuf> {
+/// Exports the model with optimum-cli, once for each state of the model folder. `task` is its word for what the model does.
+pub(crate) fn ensure_export(
+    bin: &Path,
+    subject: &Subject,
+    task: &str,
+    precision: Precision,
+) -> Result<PathBuf> {
     let Subject {
         folder: model,
         name,
@@ -125,7 +130,7 @@ fn ensure_export(bin: &Path, subject: &Subject, precision: Precision) -> Result<
     command
         .arg(&script)
         .args(["export", "openvino", "--model", &text(model)])
-        .args(["--task", "text-generation-with-past"])
+        .args(["--task", task])
         .args(precision.export_arguments())
         .arg(&fresh);
     workspace::capture(&mut command, "optimum-cli export")?;
@@ -156,6 +161,9 @@ fn source(model: &Path) -> Result<String> {
     lines.sort();
     Ok(lines.join("\n"))
 }
+
+/// The task of a model that writes text.
+pub(crate) const GENERATION: &str = "text-generation-with-past";
 
 const SCRIPT: &str = include_str!("genai.py");
 

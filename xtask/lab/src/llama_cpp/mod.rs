@@ -1,6 +1,7 @@
 //! llama.cpp: its programs, built from the source distribution of llama-cpp-python, and models for them as GGUF files
 //! with 8-bit or 4-bit weights.
 
+use crate::bench_peers::genai;
 use crate::precision::Precision;
 use crate::process::text;
 use crate::subject::Subject;
@@ -63,6 +64,26 @@ impl LlamaCpp {
                 self.requantize(&eight_bits, &partial, of_weights)?
             }
         };
+        capture(&mut command, "writing the GGUF file")?;
+        fs::rename(&partial, &model).context("cannot move the GGUF file to its place")?;
+        Ok(model)
+    }
+
+    /// An encoder's folder with weights of 8 bits, converted once by llama.cpp's own script, which needs GenAI's Python
+    /// packages.
+    pub(crate) fn encoder(&self, subject: &Subject) -> Result<PathBuf> {
+        let model = self.folder.join(format!("{}-q8_0.gguf", subject.name));
+        if model.is_file() {
+            return Ok(model);
+        }
+        note(format!("writing {} as GGUF (Q8_0)", subject.name));
+        let partial = model.with_extension("partial");
+        let sources = self.sources(&self.environment()?)?;
+        let mut command = Command::new(genai::environment()?.join("python"));
+        command
+            .arg(sources.join("vendor/llama.cpp/convert_hf_to_gguf.py"))
+            .args(["--outtype", "q8_0", "--outfile", &text(&partial)])
+            .arg(&subject.folder);
         capture(&mut command, "writing the GGUF file")?;
         fs::rename(&partial, &model).context("cannot move the GGUF file to its place")?;
         Ok(model)

@@ -3,13 +3,14 @@
 use std::io::{BufRead, Write};
 
 use clap::Args;
-use heg_runtime::engine::{Engine, EngineOptions, Request, Speculation};
-use heg_runtime::{NoVector, RuntimeError, TEXTS_MAX, Texts, read_policy};
-use heg_text::{Special, Tokenizer};
+use heg_runtime::engine::Request;
+use heg_runtime::{RuntimeError, TEXTS_MAX, Texts};
+use heg_text::Special;
 use serde::Serialize;
 
-use crate::failure::{input, unfinished};
-use crate::options::{Machine, print_descents};
+use crate::failure::input;
+use crate::options::Machine;
+use crate::text_engine::{TextEngine, no_vector};
 use crate::text_guard::guarded;
 
 /// Arguments of `heg embed`.
@@ -30,9 +31,6 @@ const EXAMPLES: &str = "Examples:
   heg embed minilm.heg --text 'Will it rain in Oslo tomorrow?'
   heg embed minilm.heg --json < sentences.txt > vectors.jsonl";
 
-/// How texts share the device: several run at once.
-const POLICY: &str = "cpu-continuous-batching";
-
 /// The line that is printed for a text with `--json`.
 #[derive(Serialize)]
 struct Line {
@@ -44,22 +42,11 @@ struct Line {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let loaded = arguments.machine.open()?;
-    let loader = arguments.machine.loader(&loaded)?;
-    let options = EngineOptions {
-        exec: arguments.machine.executor_options(&loader),
-        speculation: Speculation::Off,
-        ..EngineOptions::default()
-    };
-    let engine = Engine::start(loader, read_policy(POLICY)?, options)?;
-    let tokenizer = guarded(|| loaded.tokenizer())?;
-    engine.wait_ready()?;
-    print_descents(&engine.descents());
+    let engine = TextEngine::start(&arguments.machine)?;
     let mut work = Embedding {
         engine: &engine,
-        tokenizer: &tokenizer,
         json: arguments.json,
-        texts: Texts::new(&engine),
+        texts: Texts::new(&engine.engine),
         tokens: Vec::new(),
     };
     if arguments.text.is_empty() {
@@ -71,13 +58,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         arguments.text.iter().try_for_each(|text| work.ask(text))?;
     }
     work.finish()?;
-    Ok(arguments.machine.remember(&loaded)?)
+    engine.remember(&arguments.machine)
 }
 
 /// Texts on their way to the output.
 struct Embedding<'a> {
-    engine: &'a Engine,
-    tokenizer: &'a Tokenizer,
+    engine: &'a TextEngine,
     json: bool,
     texts: Texts<'a>,
     /// Tokens of each text whose vector was not printed yet.
@@ -87,10 +73,9 @@ struct Embedding<'a> {
 impl Embedding<'_> {
     /// Asks for the vector of a text, and prints those that came before if too many are on their way.
     fn ask(&mut self, text: &str) -> anyhow::Result<()> {
-        let tokens = guarded(|| self.tokenizer.encode(text, Special::Add));
+        let tokens = guarded(|| self.engine.tokenizer.encode(text, Special::Add));
         let tokens = tokens.map_err(RuntimeError::from)?;
         let count = tokens.len();
-        self.engine.check(&tokens)?;
         self.texts.ask(Request::vector(tokens))?;
         self.tokens.push(count);
         match self.texts.len() < TEXTS_MAX {
@@ -111,10 +96,7 @@ impl Embedding<'_> {
         let Some(vector) = self.texts.next() else {
             return Ok(());
         };
-        let vector = vector.map_err(|why| match why {
-            NoVector::Refused(error) => RuntimeError::from(error).into(),
-            NoVector::Ended(ending) => unfinished(*ending),
-        })?;
+        let vector = vector.map_err(no_vector)?;
         let tokens = self.tokens.remove(0);
         let mut out = std::io::stdout().lock();
         if self.json {

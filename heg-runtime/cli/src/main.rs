@@ -17,6 +17,7 @@ mod large_pages;
 mod options;
 mod platform;
 mod profile;
+mod rerank;
 mod run;
 mod score;
 mod serve;
@@ -24,6 +25,7 @@ mod serve;
 mod ship;
 mod state;
 mod terminal;
+mod text_engine;
 mod text_guard;
 mod verify;
 
@@ -68,6 +70,8 @@ enum Command {
     Score(score::Arguments),
     /// Print the vectors of texts, with a model that gives them
     Embed(embed::Arguments),
+    /// Order documents by how well they answer a query, with a model that scores them
+    Rerank(rerank::Arguments),
     /// Say why a request of a run was slow, from the run's trace
     Explain(explain::Arguments),
     /// Replay a trace against a server, and measure how long its answers take
@@ -100,7 +104,7 @@ impl Command {
         match self {
             Self::Chat(_) | Self::Bench(_) | Self::Profile(_) => true,
             Self::Serve(_) => true,
-            Self::BenchServe(_) | Self::Score(_) | Self::Embed(_) => false,
+            Self::BenchServe(_) | Self::Score(_) | Self::Embed(_) | Self::Rerank(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
             Self::Bake(_) | Self::State(_) | Self::Explain(_) => false,
             Self::TextWorker | Self::GpuExaminer { .. } | Self::Pages { .. } => false,
@@ -154,6 +158,7 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Embed(arguments) => embed::run(arguments),
+        Command::Rerank(arguments) => rerank::run(arguments),
         Command::Score(arguments) => score::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::BenchServe(arguments) => bench_serve::run(arguments),

@@ -69,6 +69,7 @@ const VARIABLES: [(&str, &[&str]); 26] = [
             "heg-runtime/cli/tests/it/registry.rs",
             "heg-runtime/cli/tests/it/soft_npu/mod.rs",
             "heg-runtime/cli/tests/it/state.rs",
+            "heg-runtime/cli/tests/it/texts.rs",
             "heg-runtime/cli/tests/it/wine.rs",
             "xtask/src/workspace.rs",
         ],

@@ -20,6 +20,7 @@ fn help() {
         "bake",
         "chat",
         "embed",
+        "rerank",
         "inspect",
         "verify",
         "bench",

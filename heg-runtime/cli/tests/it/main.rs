@@ -39,6 +39,7 @@ mod several;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod soft_npu;
 mod state;
+mod texts;
 mod tiny;
 #[cfg(all(unix, feature = "ship"))]
 mod update;

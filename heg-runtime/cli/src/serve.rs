@@ -10,7 +10,7 @@ use clap::Args;
 use heg_artifacts::plain::escape;
 use heg_confine::WorkerProgram;
 use heg_runtime::Loaded;
-use heg_runtime::engine::{DeviceTurns, Engine, EngineOptions};
+use heg_runtime::engine::{DeviceTurns, Engine, EngineOptions, ResidentBudget, Stay};
 use heg_runtime::exec::Loader;
 use heg_runtime::{read_policy, verified};
 use heg_sched::Observer;
@@ -53,6 +53,12 @@ pub(crate) struct Arguments {
     /// Memory for KV caches, in MiB [default: what the policy says, at most a quarter of the machine's memory]
     #[arg(long, value_name = "N")]
     kv_mib: Option<NonZeroU32>,
+    /// Memory for bundles, in MiB: those that no request needs are released where others need room, and read again when they are asked for [default: no bound; the system decides]
+    #[arg(long, value_name = "N")]
+    resident_mib: Option<NonZeroU32>,
+    /// A model that is never released, by name (may be given several times)
+    #[arg(long, value_name = "MODEL", requires = "resident_mib")]
+    pin: Vec<String>,
     /// Flash for KV caches of idle flows that have to make room, in MiB; 0 drops them instead [default: as the policy says]
     #[arg(long, value_name = "N")]
     flash_mib: Option<u32>,
@@ -110,6 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             [] => DeviceTurns::default(),
             [..] => DeviceTurns::shared(),
         },
+        resident: arguments.resident(),
         state: arguments.state.folder()?.map(Arc::new),
     };
     let mut loaded = Vec::new();
@@ -139,6 +146,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for Alias { name, model } in &arguments.alias {
         models.alias(name.clone(), model)?;
     }
+    let bundles = loaded.iter().map(|(_, loaded)| loaded);
+    arguments.check_residents(bundles)?;
     let names = models.names().join(", ");
     for address in server.addresses() {
         // Scripts wait for this line; a missing reader is no error.
@@ -174,6 +183,7 @@ fn distinct(model: ServedModel, models: &Models, bundle: &Path) -> ServedModel {
 struct Hosting<'a> {
     arguments: &'a Arguments,
     turns: DeviceTurns,
+    resident: ResidentBudget,
     state: Option<Arc<StateFolder>>,
 }
 
@@ -191,6 +201,7 @@ impl Hosting<'_> {
             speculation: arguments.speculate.into(),
             baked: arguments.baked.states(),
             turns: self.turns.clone(),
+            resident: self.resident.for_bundle(arguments.stay(&loaded)),
             observers: arguments.observers(&timeline)?,
             ..EngineOptions::default()
         };
@@ -223,6 +234,49 @@ impl Arguments {
                 "--kv-mib {asked} is too little for {models} bundles: expected at least 1 MiB for each"
             ))),
             _ => Ok(()),
+        }
+    }
+
+    /// The memory that bundles share.
+    fn resident(&self) -> ResidentBudget {
+        let bytes = self.resident_mib.map(|mib| u64::from(mib.get()) << 20);
+        bytes.map_or_else(ResidentBudget::default, ResidentBudget::of_bytes)
+    }
+
+    /// The time for which a bundle stays in memory.
+    fn stay(&self, loaded: &Loaded) -> Stay {
+        match self.pin.contains(&loaded.bundle().manifest().model.name) {
+            true => Stay::Pinned,
+            false => Stay::WhileNeeded,
+        }
+    }
+
+    /// Refuses pins of models that are not served, and memory that does not hold what is pinned and any other bundle.
+    fn check_residents<'l>(&self, all: impl Iterator<Item = &'l Loaded>) -> anyhow::Result<()> {
+        let Some(mib) = self.resident_mib else {
+            return Ok(());
+        };
+        let (mut missing, mut pinned, mut largest) = (self.pin.clone(), 0, 0);
+        for loaded in all {
+            let bytes = loaded.bundle().mapping().len() as u64;
+            missing.retain(|name| *name != loaded.bundle().manifest().model.name);
+            match self.stay(loaded) {
+                Stay::Pinned => pinned += bytes,
+                Stay::WhileNeeded => largest = bytes.max(largest),
+            }
+        }
+        if let Some(name) = missing.first() {
+            return Err(input(format!(
+                "--pin {name}: no model of this server has that name"
+            )));
+        }
+        let [needed, pinned] = [pinned + largest, pinned].map(|bytes| bytes.div_ceil(1 << 20));
+        match needed <= u64::from(mib.get()) {
+            true => Ok(()),
+            false => Err(input(format!(
+                "--resident-mib {mib} is too little for these bundles: expected at least {needed}, for the {pinned} that are \
+                 pinned and the largest other one"
+            ))),
         }
     }
 

@@ -23,6 +23,7 @@ use super::options::EngineOptions;
 use super::reclaim::Reclaim;
 use super::report::LaneLoss;
 use super::request::ScopeId;
+use super::resident::Residence;
 use super::serving::Serving;
 use super::speeds::known_costs;
 use super::status::Status;
@@ -55,6 +56,8 @@ pub(super) struct Conductor {
     /// Lanes whose kernels could not be prepared.
     pub(super) lost: Vec<LostLane>,
     pub(super) successors: Successors,
+    /// The bundle's place in the memory of all engines.
+    pub(super) residence: Residence,
     pub(super) observers: Vec<Box<dyn Observer>>,
 }
 
@@ -140,9 +143,11 @@ impl Conductor {
             setup,
             lost: 0,
         };
+        let residence = options.resident.place(loader.bundle());
         Ok(Self {
             machine,
             pulse,
+            residence,
             loader,
             policy,
             model,

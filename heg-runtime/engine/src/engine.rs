@@ -25,6 +25,7 @@ use crate::message::{Arrival, Message, turn_away};
 use crate::options::EngineOptions;
 use crate::prefix::{KeptPrompt, PrefixRows};
 use crate::request::{AnswerKind, Request, ScopeId, Update, refuse};
+use crate::resident::Place;
 use crate::status::Status;
 use heg_draft::Shape;
 use heg_exec::{Descent, ExecError, Loader, PairLanes};
@@ -48,6 +49,7 @@ struct Shared {
     descents: AllDescents,
     kept: Result<Option<KeptState>, String>,
     baked: Option<BakedStates>,
+    place: Place,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -86,6 +88,7 @@ impl Engine {
         let kv_tokens = conductor.kv_tokens();
         let descents = conductor.descents();
         let (kept, baked) = (conductor.kept.clone(), conductor.baked.clone());
+        let place = conductor.residence.place();
         let told = pulse.clone();
         let thread = std::thread::spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
@@ -110,6 +113,7 @@ impl Engine {
             descents,
             kept,
             baked,
+            place,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -322,6 +326,11 @@ impl Engine {
     /// The bundle that the engine runs.
     pub fn bundle(&self) -> &Bundle {
         &self.0.bundle
+    }
+
+    /// Whether the bundle is in memory, by the [budget](EngineOptions::resident) that it shares with others; `None` without one.
+    pub fn is_resident(&self) -> Option<bool> {
+        self.0.place.is_resident()
     }
 
     fn ask<T>(&self, question: impl FnOnce(Sender<T>) -> Message) -> Result<T, EngineError> {

@@ -10,6 +10,7 @@ use heg_state::StateFolder;
 use crate::baked::StateChoice;
 use crate::device_turns::DeviceTurns;
 use crate::drafts::Speculation;
+use crate::resident::ResidentBudget;
 
 /// The options of an engine.
 #[derive(Default)]
@@ -30,6 +31,8 @@ pub struct EngineOptions {
     /// The turns that this engine and others take on the machine's lanes. Kernels that may hang, those of plugins and of
     /// GPUs, take none: their drivers have queues of their own.
     pub turns: DeviceTurns,
+    /// The memory that this engine's bundle shares with those of others.
+    pub resident: ResidentBudget,
     /// Observers of every step of the scheduler.
     pub observers: Vec<Box<dyn Observer>>,
 }

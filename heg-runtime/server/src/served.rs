@@ -311,7 +311,7 @@ impl ServedModel {
             Health::Degraded(_) => "degraded",
             Health::Failed(_) => "failed",
         };
-        json!({
+        let mut card = json!({
             "id": self.name,
             "object": "model",
             "created": created,
@@ -321,7 +321,11 @@ impl ServedModel {
             "aliases": aliases,
             "state": state,
             "bundle_bytes": self.engine.bundle().mapping().len(),
-        })
+        });
+        if let Some(is_resident) = self.engine.is_resident() {
+            card["resident"] = json!(is_resident);
+        }
+        card
     }
 }
 

@@ -50,6 +50,32 @@ impl Server {
         }
     }
 
+    /// Memory that a mapped file takes in the server's process, in KiB, from Linux's `/proc`.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn mapped_kib(&self, file: &str) -> u64 {
+        let maps = std::fs::read_to_string(format!("/proc/{}/smaps", self.process.id())).unwrap();
+        let mut sum = 0;
+        let mut is_files = false;
+        for line in maps.lines() {
+            match line.strip_prefix("Rss:") {
+                Some(rest) if is_files => {
+                    let kib = rest.trim().strip_suffix(" kB").unwrap();
+                    sum += kib.parse::<u64>().unwrap();
+                }
+                // A mapping begins with its addresses, and ends with its file.
+                None if line
+                    .split('-')
+                    .next()
+                    .is_some_and(|it| u64::from_str_radix(it, 16).is_ok()) =>
+                {
+                    is_files = line.ends_with(file);
+                }
+                _ => {}
+            }
+        }
+        sum
+    }
+
     /// Returns whether its standard error had this before it served.
     pub(crate) fn has_said(&self, text: &str) -> bool {
         self.said.iter().any(|line| line.contains(text))

@@ -29,6 +29,7 @@ use super::pace::{Expected, Pace};
 use super::prefix::PrefixRows;
 use super::report::Warmed;
 use super::request::{AnswerKind, Request, ScopeId, refuse};
+use super::resident::Residence;
 use super::served::Served;
 use super::status::{LaneStatus, Status};
 use super::successor::Successors;
@@ -87,6 +88,7 @@ pub(super) struct Serving {
     /// The devices, which count what they copied.
     loader: Arc<Loader>,
     untouched: Untouched,
+    residence: Residence,
     model: ModelShape,
     /// End-of-sequence tokens of the model.
     eos_ids: Vec<u32>,
@@ -144,6 +146,7 @@ impl Serving {
             baked,
             lost,
             mut successors,
+            residence,
             observers,
         } = setup;
         // What was lost while kernels were prepared is no lane's loss.
@@ -192,6 +195,7 @@ impl Serving {
             kept: kept.ok().flatten(),
             baked,
             untouched: Untouched::new(&loader),
+            residence,
             loader,
             model,
         }
@@ -221,6 +225,7 @@ impl Serving {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.wake();
+            self.residence.need(!self.live.is_empty());
         }
         for (_, live) in std::mem::take(&mut self.live) {
             live.finish(Finish::Cancelled);
@@ -336,6 +341,9 @@ impl Serving {
     }
 
     fn submit(&mut self, arrival: Arrival, entry: Entry) {
+        if self.residence.need(true) {
+            self.untouched = Untouched::new(&self.loader);
+        }
         self.untouched.touch();
         let busy = |flow| self.live.values().any(|live| live.owner.flow == flow);
         if arrival.request.flow.is_some_and(busy) {

@@ -35,7 +35,7 @@ pub(crate) struct Head {
     pub(crate) status: u16,
     /// Length of the body if the answer states it; else it ends with its last chunk or the connection.
     pub(crate) body_bytes: Option<usize>,
-    is_chunked: bool,
+    pub(crate) is_chunked: bool,
     /// Length of these lines in bytes.
     bytes: usize,
 }
@@ -91,7 +91,11 @@ impl Wire {
                 None => None,
             };
             if let Some(bytes) = whole_bytes {
-                let body = body.get(..bytes).unwrap_or_default().to_vec();
+                let body = body.get(..bytes).unwrap_or_default();
+                let body = match head.is_chunked {
+                    true => Dechunker::default().feed(body),
+                    false => body.to_vec(),
+                };
                 self.ahead.drain(..body_begin + bytes);
                 return Ending::Answered(Reply {
                     status: head.status,
@@ -122,6 +126,11 @@ impl Wire {
         }
     }
 
+    /// Leaves a head that was waited for behind.
+    pub(crate) fn skip_head(&mut self, head: Head) {
+        self.ahead.drain(..head.bytes.min(self.ahead.len()));
+    }
+
     /// Reads and discards available bytes, up to a limit. Returns their number; 0 means that there were none, or that
     /// the connection was closed.
     pub(crate) fn skip(&mut self, bytes_max: usize) -> io::Result<usize> {
@@ -140,7 +149,9 @@ impl Wire {
 
     /// Waits for more of an answer, and returns all that has come.
     pub(crate) fn next_part(&mut self, is_over: &dyn Fn() -> bool) -> Result<Vec<u8>, Ending> {
-        self.more(is_over)?;
+        if self.ahead.is_empty() {
+            self.more(is_over)?;
+        }
         Ok(std::mem::take(&mut self.ahead))
     }
 
@@ -161,6 +172,37 @@ impl Wire {
         }
     }
 }
+
+/// Takes a chunked body (RFC 9112, 7.1) apart as it comes.
+#[derive(Debug, Default)]
+pub(crate) struct Dechunker {
+    /// The beginning of a chunk that is not whole yet.
+    ahead: Vec<u8>,
+}
+
+impl Dechunker {
+    /// The content of the chunks that these bytes complete. What is no chunk is left where it is.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.ahead.extend_from_slice(bytes);
+        let mut content = Vec::new();
+        while let Ok(httparse::Status::Complete((begin, length))) =
+            httparse::parse_chunk_size(&self.ahead)
+        {
+            let end = usize::try_from(length).map_or(usize::MAX, |it| it.saturating_add(begin));
+            let behind = end.saturating_add(CHUNK_END.len());
+            // An empty chunk is the last one.
+            if length == 0 || self.ahead.len() < behind {
+                break;
+            }
+            content.extend_from_slice(self.ahead.get(begin..end).unwrap_or_default());
+            self.ahead.drain(..behind);
+        }
+        content
+    }
+}
+
+/// The bytes behind a chunk.
+const CHUNK_END: &[u8] = b"\r\n";
 
 impl Head {
     /// Parses the head; `None` if it is incomplete or not HTTP.
@@ -250,6 +292,16 @@ const HEADERS_MAX: usize = 64;
 mod tests {
     use super::*;
     use std::net::TcpListener;
+
+    #[test]
+    fn chunks_are_taken_apart_wherever_packets_end() {
+        let body = b"5\r\nhello\r\n1;a=b\r\n \r\n6\r\nworld\n\r\n0\r\n\r\n";
+        for size in 1..=body.len() {
+            let mut chunks = Dechunker::default();
+            let read = body.chunks(size).flat_map(|packet| chunks.feed(packet));
+            assert_eq!(read.collect::<Vec<u8>>(), b"hello world\n", "{size}");
+        }
+    }
 
     /// Answers one connection with `bytes`, then closes it.
     fn answered(bytes: &'static [u8]) -> u16 {

@@ -1,7 +1,7 @@
 //! Asking a server: whole answers, and streams of token ids with the times at which they come.
 
 use super::dialect::{Asked, Dialect, Prompt};
-use crate::bench_attacks::wire::{self, Ending, Reply, Wire};
+use crate::bench_attacks::wire::{self, Dechunker, Ending, Reply, Wire};
 use anyhow::{Context, Result, anyhow, bail};
 use heg_sched::Class;
 use heg_workload::ReplyReader;
@@ -38,10 +38,15 @@ impl Client<'_> {
         if head.status != 200 {
             return Err(failed(&wire.reply(&is_over)));
         }
-        let (mut reader, mut ids, mut first) = (ReplyReader::default(), Vec::new(), None);
+        wire.skip_head(head);
+        let (mut reader, mut chunks) = (ReplyReader::default(), Dechunker::default());
+        let (mut ids, mut first) = (Vec::new(), None);
         while ids.len() < prompt.tokens {
             let part = wire.next_part(&is_over);
-            let part = part.map_err(|ending| failed(&ending))?;
+            let mut part = part.map_err(|ending| failed(&ending))?;
+            if head.is_chunked {
+                part = chunks.feed(&part);
+            }
             for data in reader.feed(&part).context("an event has no end")? {
                 ids.extend(self.dialect.ids(&data).map_err(|said| anyhow!(said))?);
             }

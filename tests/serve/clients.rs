@@ -1,6 +1,6 @@
-//! The official clients: OpenAI's and Anthropic's for Python, and LangChain's on top of the first.
+//! The official clients: OpenAI's and Anthropic's for Python and for JavaScript, and LangChain's on top of the first.
 //!
-//! They live in a Python environment below the target folder, which `cargo xtask setup --clients` makes.
+//! They live in folders below the target folder, which `cargo xtask setup --clients` makes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,16 +9,15 @@ use heg_server::{ServedModel, Token};
 
 use crate::host::{Host, served};
 
-/// Python with the clients' packages; `None`, with a message, if it is missing.
-fn python_or_skip(test: &str) -> Option<PathBuf> {
+/// A file or folder of the clients, by its path below the target folder; `None`, with a message, if it is missing.
+fn installed_or_skip(test: &str, path: &str) -> Option<PathBuf> {
     // This program is in `<target folder>/<profile>/deps`.
     let program = std::env::current_exe().unwrap();
-    let target = program.ancestors().nth(3).unwrap();
-    let python = target.join("clients/bin/python");
-    if python.is_file() {
-        return Some(python);
+    let found = program.ancestors().nth(3).unwrap().join(path);
+    if found.exists() {
+        return Some(found);
     }
-    let text = format!("{test}: no Python clients (run: cargo xtask setup --clients)");
+    let text = format!("{test}: no `{path}` (run: cargo xtask setup --clients)");
     assert!(std::env::var_os("HEG_REQUIRE_CLIENTS").is_none(), "{text}");
     heg_tests::skipped(&text);
     None
@@ -37,19 +36,41 @@ pub(crate) fn run_on_or_skip(
     base_path: &str,
     served: impl FnOnce() -> ServedModel + Send + 'static,
 ) -> Option<Output> {
-    let python = python_or_skip(test)?;
+    let python = installed_or_skip(test, "clients/bin/python")?;
+    Some(output_of(
+        Command::new(python).arg(in_this_folder(script)),
+        base_path,
+        served,
+    ))
+}
+
+/// Runs a script for Node.js as [`run_or_skip`] does one for Python.
+fn node_or_skip(test: &str, script: &str, base_path: &str) -> Option<Output> {
+    let packages = installed_or_skip(test, "clients-javascript/packages.json")?;
+    let mut node = Command::new("node");
+    node.arg(in_this_folder(script)).args(packages.parent());
+    Some(output_of(&mut node, base_path, served))
+}
+
+/// Runs a command with a server's address and token as its last arguments.
+fn output_of(
+    command: &mut Command,
+    base_path: &str,
+    served: impl FnOnce() -> ServedModel + Send + 'static,
+) -> Output {
     let host = Host::serving(served, |options| {
         options.tokens = Token::new("s3cret").unwrap().into()
     });
     let api = host.addresses[0].to_string();
     let root = api.trim_end_matches("/v1");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve");
-    let output = Command::new(python)
-        .arg(folder.join(script))
-        .arg(format!("{root}{base_path}"))
-        .arg("s3cret")
-        .output();
-    Some(output.unwrap())
+    let command = command.arg(format!("{root}{base_path}")).arg("s3cret");
+    command.output().unwrap()
+}
+
+fn in_this_folder(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("serve")
+        .join(script)
 }
 
 /// Returns the output of a script.
@@ -86,4 +107,16 @@ fn the_client_of_anthropic_is_answered() {
     };
     assert!(output.status.success(), "{}", said(&output));
     insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap());
+}
+
+#[test]
+fn the_clients_for_javascript_are_answered() {
+    let test = "the_clients_for_javascript_are_answered";
+    for (script, base_path) in [("openai_client.mjs", "/v1"), ("anthropic_client.mjs", "")] {
+        let Some(output) = node_or_skip(test, script, base_path) else {
+            return;
+        };
+        assert!(output.status.success(), "{}", said(&output));
+        insta::assert_snapshot!(script, String::from_utf8(output.stdout).unwrap());
+    }
 }

@@ -5,6 +5,7 @@
 pub mod dist;
 pub mod farm;
 pub mod laboratory;
+pub mod npm;
 pub mod setup;
 pub mod venv;
 pub mod workspace;

@@ -27,7 +27,7 @@ pub struct Args {
     /// Also provide what compiles kernels for NPUs; this machine need not have one
     #[arg(long)]
     npu: bool,
-    /// Also provide the Python clients that tests ask the server with
+    /// Also provide the clients for Python and JavaScript that tests ask the server with
     #[arg(long)]
     clients: bool,
     /// Unpack this wheel for Windows instead of downloading it
@@ -38,7 +38,7 @@ pub struct Args {
 /// The only version of OpenVINO that HEG is tested with.
 pub const VERSION: &str = "2026.4.1";
 
-/// Provides OpenVINO and, if asked, the NPU compiler and the Python clients.
+/// Provides OpenVINO and, if asked, the NPU compiler and the clients.
 pub fn run(args: &Args) -> Result<()> {
     let (dir, how) = provide(args.wheel.as_deref())?;
     println!("OpenVINO {VERSION}: {} ({how})", dir.display());
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
         println!("NPU compiler {}: {toolchain}", toolchain.identity());
     }
     if args.clients {
-        println!("Python clients: {}", clients::provide()?.display());
+        println!("clients: {}", clients::provide()?.display());
     }
     Ok(())
 }
@@ -244,8 +244,9 @@ wine to run it and mingw-w64 to build its worker (Debian packages: wine, wine64,
 gcc-mingw-w64-x86-64; installed if this user may).
 
 With --clients also, into <target folder>/clients: a Python environment with the packages openai,
-langchain-openai, playwright and moto (450 MB), for which python3-venv has to be there. The test of
-the server's page needs Chromium besides (Debian package: chromium).
+langchain-openai, playwright and moto (450 MB), for which python3-venv has to be there; into
+<target folder>/clients-javascript: openai and @anthropic-ai/sdk (70 MB), if Node.js and npm are there.
+The test of the server's page needs Chromium besides (Debian package: chromium).
 
 Needs python3 with pip for the third, once. Every command that needs OpenVINO does this by itself.
 

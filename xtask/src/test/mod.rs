@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the README's test command. Sets OpenVINO up, then runs all tests of the workspace with plain
 //! cargo, documentation examples included. Tests of the NPU compiler are required if it was set up, and skipped
-//! otherwise; so is the test of Python clients. Every test runs, whatever failed before. Finally it lists the skipped,
+//! otherwise; so are the tests of others' clients. Every test runs, whatever failed before. Finally it lists the skipped,
 //! the slowest and the failed tests.
 
 mod failures;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if setup::has_clients() {
         variables.push(("HEG_REQUIRE_CLIENTS", "1"));
     } else {
-        note("no Python clients: their test is skipped (run: cargo xtask setup --clients)");
+        note("no clients: their tests are skipped (run: cargo xtask setup --clients)");
     }
     let skipped = target_dir().join("skipped-tests");
     let _ = fs::remove_file(&skipped);

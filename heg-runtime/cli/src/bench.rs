@@ -70,13 +70,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut prefill_tokens_per_s = BTreeMap::new();
     for tokens in &arguments.prefill {
         // The first pass makes plugins pack weights and plan for these shapes; the second is measured.
-        prefill(&mut executor, *tokens)?;
+        prefill(&mut executor, (*tokens).min(WARM_UP))?;
         let seconds = prefill(&mut executor, *tokens)?;
         prefill_tokens_per_s.insert(*tokens, *tokens as f64 / seconds);
     }
     let (tokens, context) = (arguments.decode, arguments.context);
     let decode_seconds = decode(&mut executor, tokens, (1, context))?;
-    let batch_seconds = decode(&mut executor, tokens, (arguments.batch, context))?;
+    let batch_seconds = match arguments.batch {
+        1 => decode_seconds,
+        batch => decode(&mut executor, tokens, (batch, context))?,
+    };
     let decode_limit_tokens_per_s = 1.0 / seconds_to_read(loaded.bundle())?;
     let report = Report {
         load_ms,
@@ -168,6 +171,9 @@ fn best_seconds(sections: &[&[u8]]) -> f64 {
 
 /// Memory that is read to find a machine's rate: more than its caches hold; chosen.
 const READ_BYTES: usize = 256 << 20;
+
+/// Tokens of a first pass. Chosen: minutes of a long prompt would be waited for twice.
+const WARM_UP: usize = 2048;
 
 /// Number of times that weights are read to find the bound; chosen.
 const READS: usize = 5;

@@ -1,6 +1,7 @@
 //! OpenVINO GenAI's side: a Python environment (`venv`) with pinned packages, the same model exported with 8-bit or
 //! 4-bit weights, and the script that measures it (`genai.py`, embedded in this program).
 
+use super::long::LongFigures;
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
 use crate::precision::Precision;
 use crate::process::{PeakMemory, finished, listed, text, timed_json};
@@ -71,6 +72,21 @@ impl GenAi {
     pub(super) fn micro(&self) -> Result<Value> {
         let mut command = self.command("micro", &PREFILL_TOKENS);
         timed_json(&mut command, "measuring GenAI").map(|(value, _)| value)
+    }
+
+    /// Measures a long prompt, and an answer behind it.
+    pub(super) fn long(&self, tokens: u32) -> Result<LongFigures> {
+        let mut command = self.command("long", &[tokens]);
+        let (measured, _) = timed_json(&mut command, "measuring GenAI")?;
+        let number = |key: &str| {
+            let number = measured[key].as_f64();
+            number.with_context(|| format!("genai.py printed no `{key}`"))
+        };
+        Ok(LongFigures {
+            prefill_tokens_per_s: number("prefill_tokens_per_s")?,
+            decode_tokens_per_s: number("decode_tokens_per_s")?,
+            peak_rss_bytes: number("peak_rss_bytes")?,
+        })
     }
 
     /// Measures one start in `mode`, which names an implementation of attention.

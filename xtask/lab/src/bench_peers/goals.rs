@@ -48,7 +48,7 @@ type Line = (&'static str, &'static [(Beside, Goal)]);
 use Beside::{Better, Genai, Limit, Llama, Megabyte};
 use Goal::{AtLeast, AtMost};
 
-const OF_LLAMA_1B: [Line; 7] = [
+const OF_LLAMA_1B: [Line; 11] = [
     ("prefill_tokens_per_s/512", &[(Better, AtLeast(1.3))]),
     ("prefill_tokens_per_s/2048", &[(Better, AtLeast(1.25))]),
     (
@@ -63,6 +63,10 @@ const OF_LLAMA_1B: [Line; 7] = [
     ("process_ms", &[(Genai, AtMost(0.25)), (Llama, AtMost(0.6))]),
     ("peak_rss_bytes", &[(Genai, AtMost(0.5))]),
     ("anonymous_bytes", &[(Megabyte, AtMost(60.0))]),
+    ("prefill_tokens_per_s/8192", &[(Better, AtLeast(1.25))]),
+    ("decode_tokens_per_s_behind/8192", &[(Better, AtLeast(1.6))]),
+    ("prefill_tokens_per_s/32768", &[(Better, AtLeast(1.25))]),
+    ("peak_rss_bytes_behind/32768", &[(Genai, AtMost(0.5))]),
 ];
 
 const OF_LLAMA_1B_IN_FOUR_BITS: [Line; 1] = [("decode_tokens_per_s", &[(Genai, AtLeast(1.2))])];

@@ -1,5 +1,6 @@
 //! llama.cpp's side: its own benchmark programs, and a model in its 8-bit or 4-bit form (Q8_0, Q4_0).
 
+use super::long::LongFigures;
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
 use crate::llama_cpp::LlamaCpp;
 use crate::precision::Precision;
@@ -39,6 +40,33 @@ impl Llama {
         figures["peak_rss_bytes"] = json!(done.peak.map(|peak| peak.resident_bytes));
         figures["batch_decode_tokens_per_s"] = self.batch_decode()?;
         Ok(figures)
+    }
+
+    /// Measures a long prompt, and an answer behind it.
+    pub(super) fn long(&self, tokens: u32, answer: u32) -> Result<LongFigures> {
+        let [tokens, answer, none] = [tokens, answer, 0].map(|count| count.to_string());
+        let run = |arguments: &[&str]| -> Result<(f64, f64)> {
+            let mut command = self.command(BENCH);
+            command
+                .args(arguments)
+                .args(["-r", "1", "-fa", "on,off", "-o", "json"]);
+            let done = finished(&mut command, BENCH)?;
+            let tests = done.json(BENCH)?;
+            let rates = tests.as_array().into_iter().flatten();
+            let rates = rates.filter_map(|test| test["avg_ts"].as_f64());
+            let best = rates.max_by(f64::total_cmp);
+            let peak = done
+                .peak
+                .map_or(f64::NAN, |peak| peak.resident_bytes as f64);
+            Ok((best.with_context(|| format!("{BENCH} has no test"))?, peak))
+        };
+        let (prefill_tokens_per_s, prefill_peak) = run(&["-p", &tokens, "-n", &none])?;
+        let (decode_tokens_per_s, decode_peak) = run(&["-p", &none, "-n", &answer, "-d", &tokens])?;
+        Ok(LongFigures {
+            prefill_tokens_per_s,
+            decode_tokens_per_s,
+            peak_rss_bytes: prefill_peak.max(decode_peak),
+        })
     }
 
     /// Tokens per second of all answers of a batch, after short prompts like those of the other sides.

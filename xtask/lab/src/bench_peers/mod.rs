@@ -5,6 +5,7 @@
 pub(crate) mod genai;
 mod goals;
 mod llama;
+mod long;
 pub(crate) mod ours;
 pub(crate) mod page;
 mod report;
@@ -19,6 +20,7 @@ use crate::subject::Subject;
 use anyhow::Result;
 use clap::ValueEnum;
 use heg_spec::Isa;
+use long::Long;
 use ours::Ours;
 use report::Report;
 use samples::Samples;
@@ -44,6 +46,9 @@ pub(crate) struct Args {
     /// Instructions that HEG's CPU programs use: avx512-vnni, avx-vnni, avx2 or portable [default: the best here]
     #[arg(long, value_name = "ISA")]
     isa: Option<Isa>,
+    /// Prompts of these lengths besides, with answers behind them: minutes a round for 8192, an hour for 32768
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "TOKENS")]
+    long: Vec<Long>,
     /// Number of rounds for each side
     #[arg(long, value_name = "N", default_value_t = ROUNDS)]
     rounds: NonZeroU32,
@@ -93,6 +98,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             announce("llama.cpp");
             measure_llama(llama, &mut report.llama)?;
         }
+        for prompt in &args.long {
+            let sides = Sides {
+                ours: &mut report.ours,
+                genai: &mut report.genai,
+                llama: &mut report.llama,
+            };
+            long::measure(*prompt, (&ours, genai.as_ref(), llama.as_ref()), sides)?;
+        }
     }
     note("accuracy of the same build and settings");
     let accuracy = quality::beside_speed(precision);
@@ -110,6 +123,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         print!("{ABOUT_ACCURACY}{}", accuracy.table());
     }
     Ok(())
+}
+
+/// The samples of all sides.
+struct Sides<'s> {
+    ours: &'s mut Samples,
+    genai: &'s mut Samples,
+    llama: &'s mut Samples,
 }
 
 const ABOUT_ACCURACY: &str = "
@@ -212,6 +232,7 @@ Examples:
   cargo xtask bench-peers
   cargo xtask bench-peers --model smollm2-135m-instruct --json smollm2.jsonl
   cargo xtask bench-peers --peers llama --rounds 3
+  cargo xtask bench-peers --long 8192 --rounds 1
   cargo xtask bench-peers --peers none --isa avx2
   cargo xtask bench-peers --peers genai --weights w4a16 --group 128
   HEG_PEERS_VENV=~/venv cargo xtask bench-peers --model m1b --genai-model ov1b";

@@ -1,5 +1,6 @@
 //! HEG's side: the bundle and the two commands for measurements.
 
+use super::long::LongFigures;
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
 use crate::precision::Precision;
 use crate::process::{Finished, finished, listed, text, timed_json};
@@ -40,6 +41,26 @@ impl Ours {
             .args(["--decode", &DECODE_TOKENS.to_string()])
             .args(["--batch", &BATCH.to_string()]);
         timed_json(&mut command, "heg bench").map(|(value, _)| value)
+    }
+
+    /// Measures a long prompt, and an answer behind it.
+    pub(super) fn long(&self, tokens: u32, answer: u32) -> Result<LongFigures> {
+        let mut command = self.command("bench");
+        command
+            .arg("--json")
+            .args(["--prefill", &tokens.to_string()])
+            .args(["--context", &tokens.to_string()])
+            .args(["--decode", &answer.to_string(), "--batch", "1"]);
+        let (measured, _) = timed_json(&mut command, "heg bench")?;
+        let number = |path: &str| {
+            let number = measured.pointer(path).and_then(Value::as_f64);
+            number.with_context(|| format!("heg bench printed no `{path}`"))
+        };
+        Ok(LongFigures {
+            prefill_tokens_per_s: number(&format!("/prefill_tokens_per_s/{tokens}"))?,
+            decode_tokens_per_s: number("/decode_tokens_per_s")?,
+            peak_rss_bytes: number("/peak_rss_bytes")?,
+        })
     }
 
     /// Measures a start up to the first token.

@@ -1,6 +1,7 @@
 //! The report of bench-peers: medians of all sides' samples, their ratios, and the project's goals.
 
 use super::goals::{Beside, goals};
+use super::long::Long;
 use super::samples::Samples;
 use crate::goal::Goal;
 use crate::output;
@@ -8,6 +9,7 @@ use crate::precision::Precision;
 use crate::provenance::Provenance;
 use crate::table::{self, Column};
 use anyhow::Result;
+use clap::ValueEnum;
 use heg_spec::Isa;
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
@@ -76,7 +78,7 @@ impl Report {
             goal,
         ];
         text += &table::line(&COLUMNS, names);
-        for line in &LINES {
+        for line in self.lines() {
             let figures = self.figures(line);
             let shown = |value: Option<f64>| value.map_or("–".to_owned(), line.show);
             let ratio = |beside| table::shown(figures.ratio(beside), 2);
@@ -95,9 +97,15 @@ impl Report {
         text
     }
 
+    /// The lines that were measured, and those that each run has.
+    fn lines(&self) -> impl Iterator<Item = &'static Line> {
+        let is_there = |line: &&Line| !line.is_long() || self.ours.median(line.key).is_some();
+        LINES.iter().filter(is_there)
+    }
+
     /// One JSON object per line of the table.
     pub(super) fn json_lines(&self) -> Result<String> {
-        output::json_lines(LINES.iter().map(|line| self.json(line)))
+        output::json_lines(self.lines().map(|line| self.json(line)))
     }
 
     fn json(&self, line: &Line) -> Value {
@@ -231,6 +239,12 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// Whether it is of a prompt that has to be asked for.
+    fn is_long(&self) -> bool {
+        let keys = Long::value_variants().iter().flat_map(|long| long.keys());
+        keys.into_iter().any(|key| key == self.key)
+    }
+
     /// A line with tokens per second.
     const fn rate(key: &'static str, title: &'static str) -> Self {
         Self {
@@ -254,7 +268,7 @@ impl Line {
     }
 }
 
-pub(super) const LINES: [Line; 9] = [
+pub(super) const LINES: [Line; 15] = [
     Line::rate("prefill_tokens_per_s/512", "prefill of 512 tokens"),
     Line::rate("prefill_tokens_per_s/2048", "prefill of 2048 tokens"),
     Line {
@@ -273,6 +287,16 @@ pub(super) const LINES: [Line; 9] = [
     Line::cost(
         ANONYMOUS_KEY,
         "of a start: in no file, at its peak",
+        megabytes,
+    ),
+    Line::rate(Long::Agent.keys()[0], "prefill of 8192 tokens"),
+    Line::rate(Long::Agent.keys()[1], "decode behind 8192 tokens"),
+    Line::cost(Long::Agent.keys()[2], "memory with 8192 tokens", megabytes),
+    Line::rate(Long::Chapter.keys()[0], "prefill of 32768 tokens"),
+    Line::rate(Long::Chapter.keys()[1], "decode behind 32768 tokens"),
+    Line::cost(
+        Long::Chapter.keys()[2],
+        "memory with 32768 tokens",
         megabytes,
     ),
 ];

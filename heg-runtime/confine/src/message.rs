@@ -17,39 +17,51 @@ pub enum TextToEncode {
     Pair(String, String),
 }
 
+impl TextToEncode {
+    /// About the size of the text, in bytes; of a conversation, the least.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Chat(conversation, _) => conversation.messages.len(),
+            Self::Bare(text) | Self::AsWritten(text) => text.len(),
+            Self::Pair(first, second) => first.len().saturating_add(second.len()),
+        }
+    }
+}
+
 /// A piece of work for a process that makes prompts.
 #[derive(Debug)]
 pub(crate) struct PromptWork {
-    pub(crate) text: TextToEncode,
+    /// The texts, which are encoded one behind the other.
+    pub(crate) texts: Vec<TextToEncode>,
     /// Memory that the work may take, in bytes.
     pub(crate) heap_bytes: u64,
     /// Processor time that the work may take, in seconds.
     pub(crate) seconds: u64,
-    /// Maximum number of tokens that are sent back.
+    /// Maximum number of tokens that are sent back for each text.
     pub(crate) tokens_max: u64,
 }
 
 impl PromptWork {
-    /// Serialises the work on a text, with bounds on memory and time that depend on its size.
+    /// Serialises the work on texts, with bounds on memory and time that depend on their size.
     pub(crate) fn to_bytes(
-        text: &TextToEncode,
+        texts: &[TextToEncode],
         tokens_max: u64,
         bounds: impl Fn(u64) -> (u64, u64),
     ) -> Vec<u8> {
-        let text = to_bytes(text);
-        let (heap_bytes, seconds) = bounds(text.len() as u64);
+        let texts = to_bytes(&texts);
+        let (heap_bytes, seconds) = bounds(texts.len() as u64);
         let numbers = [heap_bytes, seconds, tokens_max];
         let mut bytes = numbers.map(u64::to_le_bytes).concat();
-        bytes.extend(text);
+        bytes.extend(texts);
         bytes
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (heap_bytes, rest) = bytes.split_first_chunk()?;
         let (seconds, rest) = rest.split_first_chunk()?;
-        let (tokens_max, text) = rest.split_first_chunk()?;
+        let (tokens_max, texts) = rest.split_first_chunk()?;
         Some(Self {
-            text: from_bytes(text)?,
+            texts: from_bytes(texts)?,
             heap_bytes: u64::from_le_bytes(*heap_bytes),
             seconds: u64::from_le_bytes(*seconds),
             tokens_max: u64::from_le_bytes(*tokens_max),
@@ -182,14 +194,14 @@ mod tests {
             variables: [("deep".to_owned(), json!(0.1))].into_iter().collect(),
         };
         let text = TextToEncode::Chat(conversation.clone(), 7);
-        let bytes = PromptWork::to_bytes(&text, 9, |size| (size + 1, 3));
+        let bytes = PromptWork::to_bytes(&[text], 9, |size| (size + 1, 3));
         let size = bytes.len() as u64 - 24;
         let work = PromptWork::from_bytes(&bytes).unwrap();
         assert_eq!(
             (work.tokens_max, work.heap_bytes, work.seconds),
             (9, size + 1, 3)
         );
-        let TextToEncode::Chat(arrived, 7) = work.text else {
+        let [TextToEncode::Chat(arrived, 7)] = work.texts.as_slice() else {
             panic!("no conversation")
         };
         assert_eq!(format!("{arrived:?}"), format!("{conversation:?}"));

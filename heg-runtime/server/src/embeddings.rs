@@ -45,14 +45,8 @@ impl AboutTexts for EmbeddingsRequest {
                 found: format!("{found}, and they have {width}"),
             });
         }
-        let texts = std::mem::take(&mut self.input).into_iter();
-        let texts = texts.map(|text| {
-            Ok(TextTokens {
-                tokens: served.text_tokens(text, wait)?,
-                second_at: None,
-            })
-        });
-        texts.collect()
+        let texts = served.texts_tokens(std::mem::take(&mut self.input), wait);
+        texts.map_err(|(_, error)| error)
     }
 
     /// Vectors are kept until the last one is there, and then written as text.

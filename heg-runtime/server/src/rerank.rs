@@ -52,16 +52,14 @@ impl AboutTexts for Ranking {
     /// Each document with the query, the longest first: pairs that run together are about as long.
     fn texts(&mut self, served: &ServedModel, wait: Wait<'_>) -> Result<Vec<TextTokens>> {
         let asked = &mut self.asked;
-        let mut pairs = Vec::with_capacity(asked.documents.len());
-        for (index, document) in asked.documents.iter_mut().enumerate() {
-            // A document that the answer does not repeat is not kept.
-            let text = match asked.returns_documents {
-                true => document.clone(),
-                false => std::mem::take(document),
-            };
-            let pair = served.pair_tokens(&asked.query, text, wait);
-            pairs.push((index, pair.map_err(|error| error.of_document(index))?));
-        }
+        // Documents that the answer does not repeat are not kept.
+        let documents = match asked.returns_documents {
+            true => asked.documents.clone(),
+            false => asked.documents.iter_mut().map(std::mem::take).collect(),
+        };
+        let pairs = served.pairs_tokens(&asked.query, documents, wait);
+        let pairs = pairs.map_err(|(index, error)| error.of_document(index))?;
+        let mut pairs: Vec<(usize, TextTokens)> = pairs.into_iter().enumerate().collect();
         pairs.sort_by_key(|(_, pair)| Reverse(pair.tokens.len()));
         let (order, pairs) = pairs.into_iter().unzip();
         self.order = order;

@@ -139,13 +139,20 @@ impl ServedModel {
 
     /// Encodes a text in a process of the worker.
     fn tokens(&self, text: &TextToEncode, wait: Wait<'_>) -> Result<Vec<u32>> {
-        // A text with more tokens is refused with a lower bound on their number.
-        let tokens_max = (self.bounds.tokens as usize).saturating_mul(8);
-        let tokens = self.prompts.tokens(text, tokens_max, wait);
-        tokens.map_err(|error| match error {
+        let tokens = self.prompts.tokens(text, self.tokens_max(), wait);
+        tokens.map_err(|error| self.refusal(error))
+    }
+
+    /// Most tokens of a text that a process of the worker gives. One with more is refused with a lower bound on their number.
+    fn tokens_max(&self) -> usize {
+        (self.bounds.tokens as usize).saturating_mul(8)
+    }
+
+    fn refusal(&self, error: Confined) -> ApiError {
+        match error {
             Confined::Refused(TextError::TooLong { bytes_max }) => self.bounds.too_long(bytes_max),
             error => error.into(),
-        })
+        }
     }
 
     /// Returns the form of an answer that a request asks for.
@@ -221,34 +228,89 @@ impl ServedModel {
         Ok(tokens)
     }
 
-    /// Makes the tokens of a text that is to get a vector.
-    pub(super) fn text_tokens(&self, text: PromptText, wait: Wait<'_>) -> Result<Vec<u32>> {
-        let tokens = self.encoded(text, wait)?;
-        let checked = self.engine.check(&tokens).map_err(RuntimeError::from);
-        Ok(checked.map(|()| tokens)?)
+    /// Makes the tokens of texts that are to get vectors. An error stands beside the place of its text.
+    pub(super) fn texts_tokens(
+        &self,
+        texts: Vec<PromptText>,
+        wait: Wait<'_>,
+    ) -> std::result::Result<Vec<TextTokens>, (usize, ApiError)> {
+        let is_text = |text: &PromptText| matches!(text, PromptText::Text(_));
+        if let Some(at) = texts.iter().position(is_text)
+            && self.tokenizer.is_none()
+        {
+            let missing = "tokenizer";
+            return Err((at, ApiError::NoText { missing }));
+        }
+        let mut all = Vec::with_capacity(texts.len());
+        let (mut written, mut places) = (Vec::new(), Vec::new());
+        for (at, text) in texts.into_iter().enumerate() {
+            match text {
+                PromptText::Tokens(ids) => all.push(ids),
+                PromptText::Text(text) => {
+                    written.push(TextToEncode::Bare(text));
+                    places.push(at);
+                    all.push(Vec::new());
+                }
+            }
+        }
+        let encoded = self
+            .prompts
+            .tokens_of_all(&written, self.tokens_max(), wait);
+        let encoded = encoded.map_err(|(at, error)| {
+            let place = places.get(at).copied().unwrap_or(at);
+            (place, self.refusal(error))
+        })?;
+        for (at, tokens) in places.into_iter().zip(encoded) {
+            if let Some(place) = all.get_mut(at) {
+                *place = tokens;
+            }
+        }
+        let texts = all.into_iter().map(|tokens| TextTokens {
+            tokens,
+            second_at: None,
+        });
+        self.checked_texts(texts)
     }
 
-    /// Makes the tokens of a query and a document, which are to get a score.
-    pub(super) fn pair_tokens(
+    /// Makes the tokens of a query with each document, which are to get scores. An error stands beside the place of its
+    /// document.
+    pub(super) fn pairs_tokens(
         &self,
         query: &str,
-        document: String,
+        documents: Vec<String>,
         wait: Wait<'_>,
-    ) -> Result<TextTokens> {
+    ) -> std::result::Result<Vec<TextTokens>, (usize, ApiError)> {
         if self.tokenizer.is_none() {
-            return Err(ApiError::NoTokenizer);
+            return Err((0, ApiError::NoTokenizer));
         }
-        let pair = TextToEncode::Pair(query.to_owned(), document);
-        let mut tokens = self.tokens(&pair, wait)?;
-        let second_at = match tokens.is_empty() {
-            true => 0,
-            false => tokens.remove(0),
-        };
-        let checked = self.engine.check(&tokens).map_err(RuntimeError::from);
-        Ok(checked.map(|()| TextTokens {
-            tokens,
-            second_at: Some(second_at),
-        })?)
+        let pairs = documents.into_iter();
+        let pairs = pairs.map(|document| TextToEncode::Pair(query.to_owned(), document));
+        let pairs: Vec<TextToEncode> = pairs.collect();
+        let encoded = self.prompts.tokens_of_all(&pairs, self.tokens_max(), wait);
+        let encoded = encoded.map_err(|(at, error)| (at, self.refusal(error)))?;
+        let pairs = encoded.into_iter().map(|mut tokens| {
+            let second_at = match tokens.is_empty() {
+                true => 0,
+                false => tokens.remove(0),
+            };
+            TextTokens {
+                tokens,
+                second_at: Some(second_at),
+            }
+        });
+        self.checked_texts(pairs)
+    }
+
+    /// Returns texts that the engine takes.
+    fn checked_texts(
+        &self,
+        texts: impl Iterator<Item = TextTokens>,
+    ) -> std::result::Result<Vec<TextTokens>, (usize, ApiError)> {
+        let checked = texts.enumerate().map(|(at, text)| {
+            let checked = self.engine.check(&text.tokens).map_err(RuntimeError::from);
+            checked.map(|()| text).map_err(|error| (at, error.into()))
+        });
+        checked.collect()
     }
 
     /// Refuses requests for answers of another kind than the model's.

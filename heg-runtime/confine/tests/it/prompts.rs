@@ -72,6 +72,36 @@ fn prompts_are_what_this_process_would_make() {
     assert_eq!(cut.unwrap().len(), 4);
 }
 
+/// More texts than are one piece of work, and one that is a piece of its own.
+#[test]
+fn texts_are_encoded_together() {
+    let prompts = PromptMaker::new(worker(|_| ()));
+    let tokenizer = tokenizer();
+    let mut texts: Vec<String> = (0..600).map(|number| format!("text {number}")).collect();
+    texts[300] = "a long one ".repeat(20_000);
+    let bare = |texts: &[String]| -> Vec<TextToEncode> {
+        texts.iter().cloned().map(TextToEncode::Bare).collect()
+    };
+    let encoded = prompts.tokens_of_all(&bare(&texts), 1_000_000, Wait::default());
+    let expected = texts
+        .iter()
+        .map(|text| tokenizer.encode(text, Special::Add));
+    let expected: Vec<Vec<u32>> = expected.map(Result::unwrap).collect();
+    assert_eq!(encoded.unwrap(), expected);
+    let none = prompts.tokens_of_all(&[], 9, Wait::default());
+    assert_eq!(none.unwrap(), Vec::<Vec<u32>>::new());
+    let cut = prompts.tokens_of_all(&bare(&texts[..2]), 1, Wait::default());
+    assert!(cut.unwrap().iter().all(|tokens| tokens.len() == 2));
+
+    let mut refused = bare(&texts[..290]);
+    refused[280] = TextToEncode::Chat(chat("hi"), 3);
+    let (place, error) = prompts
+        .tokens_of_all(&refused, 1_000_000, Wait::default())
+        .unwrap_err();
+    assert_eq!(place, 280);
+    assert!(error.to_string().contains("more than 3 bytes"), "{error}");
+}
+
 /// Checks that a prompt that exceeds a limit is refused, and that others are still made.
 fn costs_itself_only(worker: TextWorker, text: &str, why: &str) {
     let prompts = PromptMaker::new(worker);

@@ -14,7 +14,7 @@ pub struct LabCommand {
 }
 
 /// All commands, in the order of the help.
-pub const LAB_COMMANDS: [LabCommand; 13] = [
+pub const LAB_COMMANDS: [LabCommand; 14] = [
     of_dev(
         "bench-attacks",
         "Attack the release server with hostile clients and models, beside another client, and print one table",
@@ -46,6 +46,10 @@ pub const LAB_COMMANDS: [LabCommand; 13] = [
     of_dev(
         "bench-state",
         "Measure answers behind kept and baked state, what keeping costs, and whether strangers notice",
+    ),
+    of_dev(
+        "bench-texts",
+        "Measure vectors of texts beside OpenVINO GenAI and llama.cpp: rates, starts, and distance from f32",
     ),
     of_dev(
         "check-twin",

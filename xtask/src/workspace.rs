@@ -143,8 +143,13 @@ fn built(package: &str, build: Build) -> Result<PathBuf> {
 /// A command of `heg` that keeps its notes about this machine in the target folder.
 pub fn heg(binary: &Path) -> Command {
     let mut command = Command::new(binary);
-    command.env("HEG_CACHE_DIR", target_dir().join("heg-cache"));
+    command.envs(heg_environment());
     command
+}
+
+/// The variables with which `heg` keeps its cache in the target folder.
+pub fn heg_environment() -> [(&'static str, PathBuf); 1] {
+    [("HEG_CACHE_DIR", target_dir().join("heg-cache"))]
 }
 
 fn not_started(command: &Command, error: std::io::Error) -> anyhow::Error {

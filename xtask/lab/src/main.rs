@@ -9,6 +9,7 @@ mod bench_peers;
 mod bench_serve;
 mod bench_speculation;
 mod bench_state;
+mod bench_texts;
 mod check_twin;
 mod evaluate;
 mod goal;
@@ -19,6 +20,7 @@ mod precision;
 mod process;
 mod provenance;
 mod quality;
+mod server;
 mod shared;
 mod statistics;
 mod subject;
@@ -53,6 +55,7 @@ enum Command {
     BenchServe(bench_serve::Args),
     BenchSpeculation(bench_speculation::Args),
     BenchState(bench_state::Args),
+    BenchTexts(bench_texts::Args),
     CheckTwin(check_twin::Args),
     Evaluate(evaluate::Args),
     Performance(bench_peers::page::Args),
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::BenchServe(args) => bench_serve::run(args),
         Command::BenchSpeculation(args) => bench_speculation::run(args),
         Command::BenchState(args) => bench_state::run(args),
+        Command::BenchTexts(args) => bench_texts::run(args),
         Command::CheckTwin(args) => check_twin::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Performance(args) => bench_peers::page::run(args),

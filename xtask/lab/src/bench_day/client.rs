@@ -12,25 +12,25 @@ use xtask::fail::Fail;
 
 /// Asks one server.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Client<'c> {
-    pub(super) dialect: Dialect,
-    pub(super) port: u16,
+pub(crate) struct Client<'c> {
+    pub(crate) dialect: Dialect,
+    pub(crate) port: u16,
     /// Whether nobody waits for answers any more.
-    pub(super) over: &'c AtomicBool,
+    pub(crate) over: &'c AtomicBool,
 }
 
 /// An answer that has come as a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Streamed {
-    pub(super) ids: Vec<u32>,
+pub(crate) struct Streamed {
+    pub(crate) ids: Vec<u32>,
     /// Time from the question to the first token, and to the last.
-    pub(super) first: Duration,
-    pub(super) end: Duration,
+    pub(crate) first: Duration,
+    pub(crate) end: Duration,
 }
 
 impl Client<'_> {
     /// Asks for an answer, and reads it as it comes.
-    pub(super) fn complete(&self, prompt: Prompt<'_>) -> Result<Streamed> {
+    pub(crate) fn complete(&self, prompt: Prompt<'_>) -> Result<Streamed> {
         let begin = Instant::now();
         let mut wire = self.send(self.dialect.complete(prompt))?;
         let is_over = self.is_over(begin);
@@ -61,7 +61,7 @@ impl Client<'_> {
     }
 
     /// Asks for vectors of texts.
-    pub(super) fn embed(&self, texts: &[String], class: Class) -> Result<()> {
+    pub(crate) fn embed(&self, texts: &[String], class: Class) -> Result<()> {
         let vectors = self.whole(self.dialect.embed(texts, class))?;
         match vectors["data"].as_array().map(Vec::len) {
             Some(count) if count == texts.len() => Ok(()),
@@ -70,7 +70,7 @@ impl Client<'_> {
     }
 
     /// Asks for scores of documents under a query.
-    pub(super) fn rerank(&self, query: &str, documents: &[String]) -> Result<()> {
+    pub(crate) fn rerank(&self, query: &str, documents: &[String]) -> Result<()> {
         let scores = self.whole(self.dialect.rerank(query, documents))?;
         match scores["results"].as_array().map(Vec::len) {
             Some(count) if count == documents.len() => Ok(()),

@@ -4,14 +4,14 @@ use heg_sched::Class;
 use serde_json::{Value, json};
 
 /// The names by which each server knows its four models.
-pub(super) const CHAT: &str = "chat";
-pub(super) const DIGEST: &str = "digest";
-pub(super) const EMBED: &str = "embed";
-pub(super) const RERANK: &str = "rerank";
+pub(crate) const CHAT: &str = "chat";
+pub(crate) const DIGEST: &str = "digest";
+pub(crate) const EMBED: &str = "embed";
+pub(crate) const RERANK: &str = "rerank";
 
 /// The way to speak to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(crate) enum Dialect {
     /// `heg serve`
     Heg,
     /// llama.cpp's server, whose own route takes and gives token ids
@@ -20,19 +20,19 @@ pub(super) enum Dialect {
 
 /// A prompt whose answer has so and so many tokens, whatever they are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Prompt<'p> {
-    pub(super) model: &'static str,
-    pub(super) ids: &'p [u32],
-    pub(super) tokens: usize,
-    pub(super) class: Class,
+pub(crate) struct Prompt<'p> {
+    pub(crate) model: &'static str,
+    pub(crate) ids: &'p [u32],
+    pub(crate) tokens: usize,
+    pub(crate) class: Class,
 }
 
 /// A request: its path and its body.
-pub(super) type Asked = (&'static str, Value);
+pub(crate) type Asked = (&'static str, Value);
 
 impl Dialect {
     /// Asks for a stream of token ids.
-    pub(super) fn complete(self, prompt: Prompt<'_>) -> Asked {
+    pub(crate) fn complete(self, prompt: Prompt<'_>) -> Asked {
         let Prompt {
             model, ids, tokens, ..
         } = prompt;
@@ -56,14 +56,14 @@ impl Dialect {
     }
 
     /// Asks for the vectors of texts.
-    pub(super) fn embed(self, texts: &[String], class: Class) -> Asked {
+    pub(crate) fn embed(self, texts: &[String], class: Class) -> Asked {
         let mut body = json!({"model": EMBED, "input": texts});
         self.classed(&mut body, class);
         ("/v1/embeddings", body)
     }
 
     /// Asks for the scores of documents under a query, for which a person waits.
-    pub(super) fn rerank(self, query: &str, documents: &[String]) -> Asked {
+    pub(crate) fn rerank(self, query: &str, documents: &[String]) -> Asked {
         let mut body = json!({"model": RERANK, "query": query, "documents": documents});
         self.classed(&mut body, Class::Reactive);
         ("/v1/rerank", body)
@@ -80,7 +80,7 @@ impl Dialect {
     }
 
     /// The token ids in the data of an event of a stream; an error is the server's own.
-    pub(super) fn ids(self, data: &str) -> Result<Vec<u32>, String> {
+    pub(crate) fn ids(self, data: &str) -> Result<Vec<u32>, String> {
         if data == "[DONE]" {
             return Ok(Vec::new());
         }

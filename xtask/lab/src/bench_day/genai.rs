@@ -46,8 +46,8 @@ impl Models {
         Ok(GenAiModels {
             chat: export(&self.chat, genai::GENERATION)?,
             digest: export(&self.digest, genai::GENERATION)?,
-            embed: export(&self.embed, "feature-extraction")?,
-            rerank: export(&self.rerank, "text-classification")?,
+            embed: export(&self.embed, genai::VECTORS)?,
+            rerank: export(&self.rerank, genai::SCORES)?,
             python: bin.join("python"),
         })
     }

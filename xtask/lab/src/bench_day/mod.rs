@@ -2,11 +2,11 @@
 //! person waits; beside it stand the background's work and the memory.
 
 mod background;
-mod client;
+pub(crate) mod client;
 mod day;
-mod dialect;
+pub(crate) mod dialect;
 mod genai;
-mod models;
+pub(crate) mod models;
 mod person;
 mod report;
 mod server;
@@ -161,7 +161,7 @@ fn live(day: &Day, program: &Program) -> Result<Lived> {
     let (over, done) = (AtomicBool::new(false), Done::default());
     let client = Client {
         dialect: program.dialect(),
-        port: server.port,
+        port: server.port(),
         over: &over,
     };
     let begin = Instant::now();

@@ -15,59 +15,65 @@ use xtask::fetch::{self, Consent};
 use xtask::workspace::{self, Build, note, target_dir};
 
 /// The models, as they were published or made.
-pub(super) struct Models {
-    pub(super) chat: Subject,
-    pub(super) digest: Subject,
-    pub(super) embed: Subject,
-    pub(super) rerank: Subject,
+pub(crate) struct Models {
+    pub(crate) chat: Subject,
+    pub(crate) digest: Subject,
+    pub(crate) embed: Subject,
+    pub(crate) rerank: Subject,
 }
 
 /// A compiled bundle, and the name of its model.
 #[derive(Debug)]
-pub(super) struct Bundle {
-    pub(super) path: PathBuf,
-    pub(super) name: String,
+pub(crate) struct Bundle {
+    pub(crate) path: PathBuf,
+    pub(crate) name: String,
 }
 
 /// `heg` and its bundles.
 #[derive(Debug)]
-pub(super) struct HegModels {
-    pub(super) heg: PathBuf,
-    pub(super) chat: Bundle,
-    pub(super) digest: Bundle,
-    pub(super) embed: Bundle,
-    pub(super) rerank: Bundle,
+pub(crate) struct HegModels {
+    pub(crate) heg: PathBuf,
+    pub(crate) chat: Bundle,
+    pub(crate) digest: Bundle,
+    pub(crate) embed: Bundle,
+    pub(crate) rerank: Bundle,
 }
 
 /// llama-server and its models.
 #[derive(Debug)]
-pub(super) struct LlamaModels {
-    pub(super) server: PathBuf,
-    pub(super) chat: PathBuf,
-    pub(super) digest: PathBuf,
-    pub(super) embed: PathBuf,
-    pub(super) rerank: PathBuf,
+pub(crate) struct LlamaModels {
+    pub(crate) server: PathBuf,
+    pub(crate) chat: PathBuf,
+    pub(crate) digest: PathBuf,
+    pub(crate) embed: PathBuf,
+    pub(crate) rerank: PathBuf,
 }
 
 impl Models {
     /// Finds the models, or fetches and makes them.
-    pub(super) fn find(chat: &str, digest: &str) -> Result<Self> {
-        let fetched = fetch::ensure(EMBEDDER, Consent::Ask, &workspace::output())?;
+    pub(crate) fn find(chat: &str, digest: &str) -> Result<Self> {
+        let embed = Self::embedder()?;
         let reranker = target_dir().join("peers").join("folders").join(RERANKER);
-        make_reranker(&fetched, &reranker).context("cannot make a reranker")?;
+        make_reranker(&embed.folder, &reranker).context("cannot make a reranker")?;
         Ok(Self {
             chat: Subject::find(Some(chat))?,
             digest: Subject::find(Some(digest))?,
-            embed: Subject {
-                name: EMBEDDER.to_owned(),
-                ..Subject::of_folder(&fetched, None)?
-            },
+            embed,
             rerank: Subject::of_folder(&reranker, None)?,
         })
     }
 
+    /// Finds the model for vectors, or fetches it.
+    pub(crate) fn embedder() -> Result<Subject> {
+        let fetched = fetch::ensure(EMBEDDER, Consent::Ask, &workspace::output())?;
+        Ok(Subject {
+            name: EMBEDDER.to_owned(),
+            ..Subject::of_folder(&fetched, None)?
+        })
+    }
+
     /// `heg` is the program to measure, if it is not the checkout's.
-    pub(super) fn of_heg(&self, heg: Option<&Path>) -> Result<HegModels> {
+    pub(crate) fn of_heg(&self, heg: Option<&Path>) -> Result<HegModels> {
         let bundle = |subject: &Subject| -> Result<Bundle> {
             note(format!("compiling {} for HEG", subject.name));
             Ok(Bundle {
@@ -76,10 +82,7 @@ impl Models {
             })
         };
         Ok(HegModels {
-            heg: match heg {
-                Some(heg) => heg.to_path_buf(),
-                None => workspace::build_heg(Build::Release)?,
-            },
+            heg: heg_program(heg)?,
             chat: bundle(&self.chat)?,
             digest: bundle(&self.digest)?,
             embed: bundle(&self.embed)?,
@@ -87,7 +90,7 @@ impl Models {
         })
     }
 
-    pub(super) fn of_llama(&self) -> Result<LlamaModels> {
+    pub(crate) fn of_llama(&self) -> Result<LlamaModels> {
         let llama = LlamaCpp::open(&self.chat)?;
         let server = "llama-server";
         Ok(LlamaModels {
@@ -97,6 +100,14 @@ impl Models {
             embed: llama.encoder(&self.embed)?,
             rerank: llama.encoder(&self.rerank)?,
         })
+    }
+}
+
+/// The program to measure: this one, or the checkout's, built for release.
+pub(crate) fn heg_program(given: Option<&Path>) -> Result<PathBuf> {
+    match given {
+        Some(heg) => Ok(heg.to_path_buf()),
+        None => workspace::build_heg(Build::Release),
     }
 }
 

@@ -1,38 +1,21 @@
-//! The servers of a day: started with all models, killed without a word, and started again on the same port.
+//! The servers of a day, with all models.
 
 use super::day::Day;
 use super::dialect::{CHAT, DIGEST, Dialect, EMBED, RERANK};
 use super::models::{HegModels, LlamaModels};
-use crate::bench_attacks::tree::ProcessTree;
-use crate::bench_attacks::wire::{self, Ending};
 use crate::process::text;
+use crate::server::{HEG_HEALTH, LLAMA_HEALTH, Server};
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process_group};
-use std::fs::{self, File};
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-use xtask::fail::Fail;
-use xtask::workspace::{self, last_lines};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use xtask::workspace;
 
 /// A program that serves all models.
 #[derive(Debug)]
 pub(super) enum Program {
     Heg(HegModels),
     LlamaServer(LlamaModels),
-}
-
-/// A running program, killed when dropped.
-pub(super) struct Server {
-    command: Command,
-    child: Child,
-    pub(super) port: u16,
-    /// The path that says whether it serves.
-    health: &'static str,
-    log: PathBuf,
 }
 
 impl Program {
@@ -45,29 +28,13 @@ impl Program {
 
     /// Starts it for a day, with what it keeps and says in a folder, and waits until it answers.
     pub(super) fn start(&self, day: &Day, folder: &Path) -> Result<Server> {
-        let port = free_port()?;
-        let mut command = match self {
-            Self::Heg(models) => heg(models, folder),
-            Self::LlamaServer(models) => llama_server(models, day, folder)?,
-        };
-        command
-            .args(["--port", &port.to_string()])
-            // The router's servers can then be killed with it.
-            .process_group(0);
         let log = folder.join("log");
-        let child = spawn(&mut command, &log)?;
-        let mut server = Server {
-            command,
-            child,
-            port,
-            health: match self {
-                Self::Heg(_) => "/healthz",
-                Self::LlamaServer(_) => "/health",
-            },
-            log,
-        };
-        server.wait_until_ready()?;
-        Ok(server)
+        match self {
+            Self::Heg(models) => Server::start(heg(models, folder), HEG_HEALTH, &log),
+            Self::LlamaServer(models) => {
+                Server::start(llama_server(models, day, folder)?, LLAMA_HEALTH, &log)
+            }
+        }
     }
 }
 
@@ -120,82 +87,8 @@ fn llama_server(models: &LlamaModels, day: &Day, folder: &Path) -> Result<Comman
     Ok(command)
 }
 
-fn spawn(command: &mut Command, log: &Path) -> Result<Child> {
-    let unwritable = || Fail::environment(format!("cannot write `{}`", log.display()));
-    let file = File::create(log).with_context(unwritable)?;
-    command
-        .stdout(file.try_clone().with_context(unwritable)?)
-        .stderr(file);
-    let program = command.get_program().to_string_lossy().into_owned();
-    command
-        .spawn()
-        .with_context(|| Fail::environment(format!("cannot start `{program}`")))
-}
-
-impl Server {
-    /// Kills the system as `kill -9` does, starts it again, and waits until it answers.
-    pub(super) fn restart(&mut self) -> Result<()> {
-        self.kill();
-        self.child = spawn(&mut self.command, &self.log)?;
-        self.wait_until_ready()
-    }
-
-    pub(super) fn tree(&self) -> ProcessTree {
-        ProcessTree::of(self.child.id())
-    }
-
-    pub(super) fn last_words(&self) -> String {
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
-        format!("the server said last: {}", last_lines(&said))
-    }
-
-    fn wait_until_ready(&mut self) -> Result<()> {
-        let begin = Instant::now();
-        while !self.is_answering() {
-            let has_ended = self.child.try_wait().is_ok_and(|status| status.is_some());
-            if has_ended || begin.elapsed() > START_PATIENCE {
-                return Err(Fail::check(self.last_words()).into());
-            }
-            sleep(Duration::from_millis(2));
-        }
-        Ok(())
-    }
-
-    fn is_answering(&self) -> bool {
-        let request = wire::get(self.health, "");
-        let ending = wire::exchange(self.port, &request, HEALTH_PATIENCE);
-        matches!(ending, Ending::Answered(reply) if reply.status == 200)
-    }
-
-    fn kill(&mut self) {
-        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(group) = group {
-            // It may have ended by itself.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// A port of the loopback interface that was free a moment ago.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
-    Ok(listener.local_addr()?.port())
-}
-
 /// Chosen: the server's own reserve in a slot.
 const RESERVE: usize = 512;
 
 /// Digests that are asked for at a time.
 pub(super) const DIGESTS_AT_ONCE: usize = 2;
-
-const START_PATIENCE: Duration = Duration::from_secs(300);
-
-/// Chosen: ten times what a live server on a loaded machine takes to answer.
-const HEALTH_PATIENCE: Duration = Duration::from_secs(5);

@@ -181,6 +181,10 @@ fn source(model: &Path) -> Result<String> {
 /// The task of a model that writes text.
 pub(crate) const GENERATION: &str = "text-generation-with-past";
 
+/// The tasks of models that give vectors, and scores of pairs.
+pub(crate) const VECTORS: &str = "feature-extraction";
+pub(crate) const SCORES: &str = "text-classification";
+
 const SCRIPT: &str = include_str!("genai.py");
 
 const EXPORT: &str = include_str!("genai_export.py");

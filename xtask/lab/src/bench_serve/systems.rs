@@ -7,19 +7,16 @@ use crate::bench_peers::ours::{self, Ours};
 use crate::llama_cpp::LlamaCpp;
 use crate::precision::Precision;
 use crate::process::{text, timed_json};
+use crate::server::{HEG_HEALTH, LLAMA_HEALTH, Server};
 use crate::subject::Subject;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-use xtask::fail::Fail;
-use xtask::workspace::{self, last_lines};
+use std::process::Command;
+use std::time::Instant;
+use xtask::workspace;
 
 /// The name of our server without drafts.
 pub(super) const PLAIN: &str = "heg-plain";
@@ -126,29 +123,27 @@ impl Systems {
         pace: Pace,
         log: &Path,
     ) -> Result<Run> {
-        let mut command = match system {
+        let (command, health) = match system {
             System::Genai => return self.replay_in_genai(trace, pace),
-            System::Heg => self.serve_heg(),
+            System::Heg => (self.serve_heg(), HEG_HEALTH),
             System::HegPlain => {
                 let mut command = self.serve_heg();
                 command.args(["--speculate", "off"]);
-                command
+                (command, HEG_HEALTH)
             }
-            System::LlamaServer => self.serve_llama()?,
+            System::LlamaServer => (self.serve_llama()?, LLAMA_HEALTH),
         };
-        let port = free_port()?;
-        command.args(["--port", &port.to_string()]);
-        let server = Server::start(&mut command, log)?;
+        let server = Server::start(command, health, log)?;
         let mut client = workspace::heg(&self.ours.heg);
         client
-            .args(["bench-serve", "--json", "--ready-secs", "300"])
-            .args(["--url", &format!("http://127.0.0.1:{port}")])
+            .args(["bench-serve", "--json"])
+            .args(["--url", &format!("http://127.0.0.1:{}", server.port())])
             .args(["--trace", &text(trace)]);
         if system == System::LlamaServer {
             client.args(["--dialect", "llama-server", "--priority-field", "off"]);
         }
         let printed = timed_json(&mut client, "heg bench-serve");
-        let (printed, _) = printed.with_context(|| server.last_words(system))?;
+        let (printed, _) = printed.with_context(|| format!("{system}: {}", server.last_words()))?;
         Run::read(printed)
     }
 
@@ -166,17 +161,8 @@ impl Systems {
     }
 
     fn start_ms(&self, log: &Path) -> Result<f64> {
-        let port = free_port()?;
-        let mut command = self.serve_heg();
-        command.args(["--port", &port.to_string()]);
         let begin = Instant::now();
-        let server = Server::start(&mut command, log)?;
-        while !is_ready(port) {
-            if begin.elapsed() > START_PATIENCE {
-                return Err(Fail::check(server.last_words(System::Heg)).into());
-            }
-            sleep(Duration::from_millis(1));
-        }
+        let _server = Server::start(self.serve_heg(), HEG_HEALTH, log)?;
         Ok(begin.elapsed().as_secs_f64() * 1e3)
     }
 
@@ -220,62 +206,5 @@ const LLAMA_SLOT_TOKENS: u32 = 4096 + 512;
 
 const GENAI_REPLAY: &str = include_str!("genai_replay.py");
 
-/// A port of the loopback interface that was free a moment ago.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
-    Ok(listener.local_addr()?.port())
-}
-
 /// Chosen: an odd number, for a median.
 const STARTS: usize = 7;
-const START_PATIENCE: Duration = Duration::from_secs(60);
-
-/// Whether our server on this port runs and has loaded its kernels.
-fn is_ready(port: u16) -> bool {
-    let ask = || -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream
-            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok(answer.starts_with(b"HTTP/1.1 200"))
-    };
-    ask().unwrap_or(false)
-}
-
-/// A running server, stopped when dropped.
-struct Server {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Server {
-    fn start(command: &mut Command, log: &Path) -> Result<Self> {
-        let unwritable = || Fail::environment(format!("cannot write `{}`", log.display()));
-        let file = File::create(log).with_context(unwritable)?;
-        command
-            .stdout(file.try_clone().with_context(unwritable)?)
-            .stderr(file);
-        let program = command.get_program().to_string_lossy().into_owned();
-        let child = command
-            .spawn()
-            .with_context(|| Fail::environment(format!("cannot start `{program}`")))?;
-        Ok(Self {
-            child,
-            log: log.to_path_buf(),
-        })
-    }
-
-    fn last_words(&self, system: System) -> String {
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
-        format!("{system} said last: {}", last_lines(&said))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}

@@ -82,6 +82,8 @@ pub enum SchedulerKind {
     AgentXpu,
     /// One device, continuous batching, prompts in chunks beside the decode batch (OpenVINO, llama.cpp).
     ContinuousBatching,
+    /// The same, and an iteration serves one class: while requests of people wait, they alone are in it.
+    PriorityBatching,
 }
 
 /// Settings for prefill.

@@ -29,7 +29,7 @@ pub const SOCS: &[(&str, &str)] = shipped!("socs":
 /// Shipped policy files: name and text.
 pub const POLICIES: &[(&str, &str)] = shipped!("policies":
     "agent-xpu", "agent-xpu-one-device", "agent-xpu-pair", "agent-xpu-quiet", "agent-xpu-v1", "cpu-continuous-batching",
-    "heterollm-layer", "heterollm-tensor", "igpu-continuous-batching", "sd-npu");
+    "cpu-priority-batching", "heterollm-layer", "heterollm-tensor", "igpu-continuous-batching", "sd-npu");
 
 /// The architecture called `name`.
 pub fn architecture(name: &str) -> Result<Architecture, SpecError> {

@@ -154,8 +154,8 @@ fn unknown_names_are_refused_with_the_nearest() {
     check(
         shipped::policy("agent-xpu-v3").unwrap_err(),
         "unknown policy `agent-xpu-v3`, expected one of `agent-xpu`, `agent-xpu-one-device`, \
-         `agent-xpu-pair`, `agent-xpu-quiet`, `agent-xpu-v1`, `cpu-continuous-batching`, `heterollm-layer`, \
-         `heterollm-tensor`, `igpu-continuous-batching`, `sd-npu`; did you mean `agent-xpu-v1`?",
+         `agent-xpu-pair`, `agent-xpu-quiet`, `agent-xpu-v1`, `cpu-continuous-batching`, `cpu-priority-batching`, \
+         `heterollm-layer`, `heterollm-tensor`, `igpu-continuous-batching`, `sd-npu`; did you mean `agent-xpu-v1`?",
     );
     check(
         shipped::soc("???").unwrap_err(),

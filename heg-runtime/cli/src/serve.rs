@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     /// Listen on a Unix socket that only this user may connect to or, on Windows, on a named pipe as \\.\pipe\heg
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// How requests share the devices: a shipped policy or a .ron file [default: agent-xpu, or agent-xpu-one-device]
+    /// How requests share the devices: a shipped policy or a .ron file [default: agent-xpu or agent-xpu-one-device, and cpu-priority-batching for vectors and scores]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
     /// Memory for KV caches, in MiB [default: what the policy says, at most a quarter of the machine's memory]
@@ -300,6 +300,9 @@ impl Arguments {
     fn policy(&self, loader: &Loader) -> anyhow::Result<Policy> {
         let mut policy = read_policy(match &self.policy {
             Some(asked) => asked,
+            None if loader.bundle().manifest().vectors.is_some() => {
+                loader.lanes().policy_of_texts()
+            }
             None => loader.lanes().policy(),
         })?;
         let limits = &mut policy.limits;

@@ -25,7 +25,8 @@ impl TextEngine {
             speculation: Speculation::Off,
             ..EngineOptions::default()
         };
-        let engine = Engine::start(loader, read_policy(POLICY)?, options)?;
+        let policy = read_policy(loader.lanes().policy_of_texts())?;
+        let engine = Engine::start(loader, policy, options)?;
         let tokenizer = guarded(|| loaded.tokenizer())?;
         engine.wait_ready()?;
         print_descents(&engine.descents());
@@ -49,6 +50,3 @@ pub(crate) fn no_vector(why: NoVector) -> anyhow::Error {
         NoVector::Ended(ending) => unfinished(*ending),
     }
 }
-
-/// How texts share the device: several run at once.
-const POLICY: &str = "cpu-continuous-batching";

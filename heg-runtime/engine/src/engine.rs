@@ -374,7 +374,7 @@ impl Drop for Shared {
 fn lanes_of(scheduler: SchedulerKind) -> PairLanes {
     match scheduler {
         SchedulerKind::AgentXpu => PairLanes::Two,
-        SchedulerKind::ContinuousBatching => PairLanes::One,
+        SchedulerKind::ContinuousBatching | SchedulerKind::PriorityBatching => PairLanes::One,
     }
 }
 

@@ -111,5 +111,6 @@ pub fn scheduler<C: Costs + 'static>(policy: Policy, costs: C) -> Box<dyn Schedu
     match policy.scheduler {
         SchedulerKind::AgentXpu => Box::new(AgentXpu::new(policy, costs)),
         SchedulerKind::ContinuousBatching => Box::new(SingleLane::new(policy, costs)),
+        SchedulerKind::PriorityBatching => Box::new(SingleLane::by_priority(policy, costs)),
     }
 }

@@ -42,6 +42,14 @@ impl MachineLanes {
             false => "agent-xpu-one-device",
         }
     }
+
+    /// Name of the shipped policy that suits these lanes if a model only gives vectors or scores of texts.
+    pub fn policy_of_texts(self) -> &'static str {
+        match (self.npu, self.dynamic) {
+            (false, Lane::Cpu) => "cpu-priority-batching",
+            _ => self.policy(),
+        }
+    }
 }
 
 /// The properties of a machine that a policy depends on.
@@ -67,7 +75,7 @@ pub struct NoLane(pub DeviceClass);
 pub fn for_machine(mut policy: Policy, machine: &MachineFacts) -> Result<Policy, NoLane> {
     let on_one_device = match policy.scheduler {
         SchedulerKind::AgentXpu => false,
-        SchedulerKind::ContinuousBatching => true,
+        SchedulerKind::ContinuousBatching | SchedulerKind::PriorityBatching => true,
     };
     if on_one_device && Lane::from(policy.device) != machine.lanes.dynamic {
         return Err(NoLane(policy.device));
@@ -114,7 +122,9 @@ pub fn one_request_policy(lanes: MachineLanes, chunk_tokens: usize) -> Result<Po
 pub fn prefill_tokens_max(policy: &Policy, chunk_tokens: usize) -> usize {
     match policy.scheduler {
         SchedulerKind::AgentXpu => chunk_tokens,
-        SchedulerKind::ContinuousBatching => policy.limits.tokens_per_iteration as usize,
+        SchedulerKind::ContinuousBatching | SchedulerKind::PriorityBatching => {
+            policy.limits.tokens_per_iteration as usize
+        }
     }
 }
 

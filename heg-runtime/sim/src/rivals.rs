@@ -121,6 +121,9 @@ impl Contender {
             (Some(Rival::TimeSharing), _) => shared(policy, costs, Box::new(Streams)),
             (None, SchedulerKind::AgentXpu) => Box::new(AgentXpu::new(policy, costs)),
             (None, SchedulerKind::ContinuousBatching) => Box::new(SingleLane::new(policy, costs)),
+            (None, SchedulerKind::PriorityBatching) => {
+                Box::new(SingleLane::by_priority(policy, costs))
+            }
         }
     }
 }

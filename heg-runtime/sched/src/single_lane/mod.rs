@@ -3,7 +3,8 @@
 //! An iteration takes a token of every request that decodes, and fills the rest of its budget with parts of prompts,
 //! first come first served (chunked prefill, "dynamic split fuse" in OpenVINO's terms). It is one launch: no request
 //! enters or leaves before its end. Classes do not matter, unless a rule of `sharing` distinguishes them: the rules
-//! of the schemes that ours is compared with (Agent.xpu v2, Fig. 6) are in `heg-sim`.
+//! of the schemes that ours is compared with (Agent.xpu v2, Fig. 6) are in `heg-sim`. Short texts that only get a vector
+//! run by `ReactiveFirst`: many of one class are one launch.
 
 mod absence;
 mod client_turns;
@@ -33,8 +34,8 @@ use super::mechanism::{ActivationCounts, Tally};
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::LaneState;
 use progress::{Entry, Progress};
-use sharing::OneBatch;
 pub use sharing::{ClassesPresent, DeviceSharing};
+use sharing::{OneBatch, ReactiveFirst};
 
 /// A scheduler for one device, with the costs `C`.
 #[derive(Debug)]
@@ -74,6 +75,11 @@ impl<C: Costs> SingleLane<C> {
     /// Makes a scheduler for the policy's device.
     pub fn new(policy: Policy, costs: C) -> Self {
         Self::shared(policy, costs, Box::new(OneBatch))
+    }
+
+    /// Makes a scheduler whose iterations serve one class, the reactive one first.
+    pub fn by_priority(policy: Policy, costs: C) -> Self {
+        Self::shared(policy, costs, Box::new(ReactiveFirst))
     }
 
     /// Makes a scheduler whose classes share the device by a rule.

@@ -57,3 +57,16 @@ impl DeviceSharing for OneBatch {
         true
     }
 }
+
+/// Batches of one class: reactive requests as long as there are some.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReactiveFirst;
+
+impl DeviceSharing for ReactiveFirst {
+    fn next(&self, with_room: ClassesPresent, _last: Option<Class>) -> Option<Class> {
+        Some(match with_room.reactive {
+            true => Class::Reactive,
+            false => Class::Proactive,
+        })
+    }
+}

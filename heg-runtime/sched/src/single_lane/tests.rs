@@ -204,6 +204,20 @@ impl DeviceSharing for Alternating {
 }
 
 #[test]
+fn a_persons_texts_are_the_next_iteration() {
+    let mut driver = Driver::shared(ReactiveFirst);
+    driver.submit(1, Class::Proactive, 20, None);
+    for id in [2, 4] {
+        driver.submit(id, Class::Proactive, 20, None);
+        driver.submit(id + 1, Class::Reactive, 20, None);
+    }
+    // The first has the device; the person's two come next, both in one iteration, and the rest behind them.
+    assert_eq!(driver.iteration(), (vec![], vec![(1, 0, 20)]));
+    driver.done();
+    assert_eq!(driver.iteration(), (vec![], vec![(3, 0, 20), (5, 0, 20)]));
+}
+
+#[test]
 fn a_reactive_request_costs_a_proactive_one_what_it_had() {
     let mut driver = Driver::shared(ReactiveAlone);
     driver.submit(1, Class::Proactive, 60, None);

@@ -80,6 +80,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             SchedulerKind::AgentXpu if capped => Class::Reactive,
             SchedulerKind::AgentXpu => return,
             SchedulerKind::ContinuousBatching => Class::Proactive,
+            // Proactive answers are in no batch while somebody waits.
+            SchedulerKind::PriorityBatching => Class::Reactive,
         };
         if self.rules.rival.is_some() || self.world.failures > 0 || !self.are_several() {
             return;
@@ -139,7 +141,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             SchedulerKind::AgentXpu => {
                 policy.prefill.preempt && policy.decode.prefill_first && !gates
             }
-            SchedulerKind::ContinuousBatching => {
+            SchedulerKind::ContinuousBatching | SchedulerKind::PriorityBatching => {
                 // Cut into smaller parts, a prompt takes longer than its chunks suggest.
                 let chunk = policy
                     .decode

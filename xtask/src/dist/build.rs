@@ -1,5 +1,6 @@
 //! Builds for release in a target folder of its own, without a path of this machine in what comes out.
 
+use super::stubs;
 use crate::fail::Fail;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
@@ -18,18 +19,21 @@ pub(super) fn build(with: Static) -> Result<PathBuf> {
     if with == Static::Built {
         check_static_tools()?;
     }
+    let glibc = target().join("glibc");
+    stubs::write(stubs::zig()?, &glibc)?;
+    let options = linked(&glibc);
     note("building heg, hegc and libheg for release, which takes a while");
     let programs = ["build", "--release", "--locked", "-p", "heg", "-p", "hegc"];
-    workspace::run(&mut cargo(&programs, FOLDED)?, "building the commands")?;
+    workspace::run(&mut cargo(&programs, &options)?, "building the commands")?;
     let library = ["rustc", "--release", "--locked", "-p", "heg-capi", "--lib"];
-    let mut command = cargo(&library, FOLDED)?;
+    let mut command = cargo(&library, &options)?;
     // Without the library for Rust, with which no link-time optimisation is possible.
     workspace::run(
         command.args(["--crate-type", "staticlib"]),
         "building libheg",
     )?;
     let folder = target().join("release");
-    share(&folder)?;
+    share(&folder, &glibc)?;
     if with == Static::Built {
         build_static(&folder)?;
     }
@@ -71,13 +75,13 @@ fn check_static_tools() -> Result<()> {
 
 /// Links the shared library of the static one. Rust's own link would also export the C functions of dependencies, and keep
 /// their code for that.
-fn share(folder: &Path) -> Result<()> {
+fn share(folder: &Path, glibc: &Path) -> Result<()> {
     let exports = folder.join("exports.map");
     std::fs::write(&exports, "{ global: heg_*; local: *; };\n")
         .with_context(|| format!("cannot write `{}`", exports.display()))?;
     let mut link = Command::new("cc");
-    link.args(["-shared", "-s", "-o"])
-        .arg(folder.join("libheg.so"));
+    link.arg("-B").arg(glibc).args(["-shared", "-s", "-o"]);
+    link.arg(folder.join("libheg.so"));
     link.arg(format!("-Wl,-soname,{}", super::package::SONAME));
     link.arg(format!("-Wl,--version-script={}", exports.display()));
     link.args([
@@ -91,13 +95,19 @@ fn share(folder: &Path) -> Result<()> {
     workspace::run(&mut link, "linking libheg")
 }
 
-/// Has functions and constants of the same bytes linked once. LLD can, which Rust brings and links with where the target
-/// is the machine's own; libheg, which is linked apart, is built with it only to share what is compiled. Statics that are
-/// never written to may have one address, then: of all dependencies only `bytes` compares such, tables of functions that differ.
-const FOLDED: &[&str] = &[
-    "-Clink-arg=-Wl,--icf=all",
-    "-Clink-arg=-Wl,--ignore-data-address-equality",
-];
+/// Options for rustc, by which programs are linked with the glibc of a folder, and functions and constants of the same
+/// bytes once. LLD can, which Rust brings and links with where the target is the machine's own; libheg, which is linked
+/// apart, is built with them only to share what is compiled. Statics that are never written to may have one address, then:
+/// of all dependencies only `bytes` compares such, tables of functions that differ.
+fn linked(glibc: &Path) -> Vec<String> {
+    vec![
+        format!("-Clink-arg=-B{}", glibc.display()),
+        // This machine's libgcc_s needs this machine's glibc; programs find that of the machine where they run.
+        "-Clink-arg=-Wl,--allow-shlib-undefined".to_owned(),
+        "-Clink-arg=-Wl,--icf=all".to_owned(),
+        "-Clink-arg=-Wl,--ignore-data-address-equality".to_owned(),
+    ]
+}
 
 /// The target of static programs.
 const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
@@ -109,7 +119,7 @@ fn target() -> PathBuf {
 
 /// A cargo command whose output has no path of this machine: those of the checkout, of dependencies and of the standard
 /// library are written as fixed names. `options` are for rustc.
-fn cargo(args: &[&str], options: &[&str]) -> Result<Command> {
+fn cargo(args: &[&str], options: &[String]) -> Result<Command> {
     let mut rustc = Command::new("rustc");
     let sysroot = workspace::capture(rustc.args(["--print", "sysroot"]), "rustc")?;
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -125,7 +135,7 @@ fn cargo(args: &[&str], options: &[&str]) -> Result<Command> {
             .collect()
     };
     let mut flags = renamed("--remap-path-prefix");
-    flags.extend(options.iter().map(|&option| option.to_owned()));
+    flags.extend_from_slice(options);
     let mut command = workspace::cargo(args);
     command
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))

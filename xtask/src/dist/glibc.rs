@@ -1,5 +1,6 @@
 //! The version of glibc that a program or library needs: the newest one among its symbols' versions.
 
+use crate::fail::Fail;
 use anyhow::{Context, Result};
 use elf::ElfBytes;
 use elf::endian::AnyEndian;
@@ -11,6 +12,12 @@ pub(super) struct Glibc {
     major: u32,
     minor: u32,
 }
+
+/// What a release may need: the oldest that a distribution with years of support ahead has, RHEL 8.
+pub(super) const OLDEST: Glibc = Glibc {
+    major: 2,
+    minor: 28,
+};
 
 impl Glibc {
     /// The end of a wheel's tag, such as `2_28`.
@@ -43,6 +50,18 @@ pub(super) fn newest_needed(files: &[&[u8]]) -> Result<Glibc> {
     Ok(newest)
 }
 
+/// Refuses what would not start on the oldest system that a release is for.
+pub(super) fn check(needed: Glibc) -> Result<()> {
+    if needed <= OLDEST {
+        return Ok(());
+    }
+    let what = format!("expected programs for glibc {OLDEST}, found some that need {needed}");
+    let hint = format!(
+        "`objdump -T` of `heg`, `hegc` and `libheg.so` in `target/dist/release` shows which functions have GLIBC_{needed}"
+    );
+    Err(Fail::check(what).hint(hint).into())
+}
+
 fn needed(file: &[u8]) -> Result<Glibc> {
     let elf = ElfBytes::<AnyEndian>::minimal_parse(file).context("expected an ELF file")?;
     let mut newest = Glibc { major: 2, minor: 0 };
@@ -71,5 +90,15 @@ mod tests {
         assert_eq!(parsed("GLIBC_PRIVATE"), None);
         assert_eq!(parsed("GCC_3.0"), None);
         assert!(Glibc::parse("GLIBC_2.28") > Glibc::parse("GLIBC_2.4"));
+    }
+
+    #[test]
+    fn what_needs_a_newer_one_is_refused() {
+        check(OLDEST).unwrap();
+        let newer = Glibc::parse("GLIBC_2.34").unwrap();
+        assert_eq!(
+            check(newer).unwrap_err().to_string(),
+            "expected programs for glibc 2.28, found some that need 2.34"
+        );
     }
 }

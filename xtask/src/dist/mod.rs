@@ -10,6 +10,7 @@ mod licences;
 mod package;
 mod same;
 mod size;
+mod stubs;
 mod wheel;
 
 use crate::fail::Fail;
@@ -59,6 +60,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let oldest = glibc::newest_needed(&[&binaries.heg, &binaries.hegc, &binaries.libheg])?;
     note(format!("needs glibc {oldest} or later"));
+    if args.binaries.is_none() {
+        glibc::check(oldest)?;
+    }
     let pages = pages(&folder)?;
     let licences = licences::of(&["heg", "hegc", "heg-capi"])?;
     let files = package::files(&release, &binaries, &pages, &licences, oldest)?;

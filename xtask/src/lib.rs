@@ -8,6 +8,7 @@ pub mod laboratory;
 pub mod npm;
 pub mod setup;
 pub mod venv;
+pub mod wine;
 pub mod workspace;
 
 pub use hegc::{compile, fail, fetch, synth};

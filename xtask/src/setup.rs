@@ -88,8 +88,11 @@ pub fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
 
 /// The Rust target for Windows if it is installed, e.g. by `setup --npu`.
 pub fn windows_target() -> Result<Option<&'static str>> {
-    Ok(has_rust_target(npu::RUST_TARGET)?.then_some(npu::RUST_TARGET))
+    Ok(has_rust_target(WINDOWS_TARGET)?.then_some(WINDOWS_TARGET))
 }
+
+/// The Rust target for Windows.
+pub const WINDOWS_TARGET: &str = npu::RUST_TARGET;
 
 /// Debian packages for building and running Windows programs that are not installed.
 pub fn missing_for_windows() -> Vec<&'static str> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::Command;
 use clap_complete::{Shell, generate_to};
 
-/// Writes `completions/…` of the command `name` for three shells, and `man/…`, a page for it and for each of its
+/// Writes `completions/…` of the command `name` for four shells, and `man/…`, a page for it and for each of its
 /// subcommands, below `folder`.
 ///
 /// # Errors
@@ -24,7 +24,7 @@ pub fn write(name: &'static str, command: Command, folder: &Path) -> io::Result<
         .version(env!("CARGO_PKG_VERSION"))
         .args(command.get_arguments().cloned())
         .subcommands(shown.cloned());
-    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+    for shell in [Shell::Bash, Shell::Fish, Shell::PowerShell, Shell::Zsh] {
         generate_to(shell, &mut shown, name, &completions)?;
     }
     // `help` of each command would have pages, too.

@@ -1,10 +1,12 @@
-//! Entries of archives, and tar files of them: sorted, owned by root, of one time.
+//! Entries of archives, and tar and zip files of them: sorted, owned by root, of one time.
 
 use anyhow::{Context, Result};
-use flate2::{Compression, GzBuilder};
+use flate2::GzBuilder;
 use std::fs;
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::path::Path;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
 
 /// A file or a link, by its path below the archive's root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +71,7 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<Entry>> {
 
 /// Compresses bytes; the header has no name and no time.
 pub(super) fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut writer = GzBuilder::new().write(Vec::new(), Compression::best());
+    let mut writer = GzBuilder::new().write(Vec::new(), flate2::Compression::best());
     writer.write_all(bytes)?;
     Ok(writer.finish()?)
 }
@@ -100,6 +102,38 @@ pub(super) fn tar_gz(mut entries: Vec<Entry>, epoch: u64) -> Result<Vec<u8>> {
         tar.append_data(&mut header, path, &bytes[..])?;
     }
     gzip(&tar.into_inner()?)
+}
+
+/// Strength of an archive's compression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// As small as it gets.
+    Small,
+    /// Not at all, for a trial.
+    Quick,
+}
+
+/// Makes a zip file of paths and their bytes, in this order; the time of all entries is the first that the format knows,
+/// 1980.
+pub(super) fn zip<'a>(
+    files: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    compression: Compression,
+) -> Result<Vec<u8>> {
+    let plain = SimpleFileOptions::default()
+        .last_modified_time(zip::DateTime::default())
+        .unix_permissions(0o644);
+    let plain = match compression {
+        Compression::Small => plain
+            .compression_method(CompressionMethod::Deflated)
+            .compression_level(Some(9)),
+        Compression::Quick => plain.compression_method(CompressionMethod::Stored),
+    };
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    for (path, content) in files {
+        archive.start_file(path, plain)?;
+        archive.write_all(content)?;
+    }
+    Ok(archive.finish()?.into_inner())
 }
 
 /// The folders above a path, each with a slash at its end.

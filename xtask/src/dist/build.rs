@@ -1,24 +1,57 @@
 //! Builds for release in a target folder of its own, without a path of this machine in what comes out.
 
-use super::stubs;
+use super::{package, stubs};
 use crate::fail::Fail;
+use crate::setup;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether a static `heg` is built, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Static {
-    Built,
-    LeftOut,
+/// A `heg` for another system than this one, which is built if nobody leaves it out.
+pub(super) struct Foreign {
+    target: &'static str,
+    /// The program that compiles C for it.
+    compiler: &'static str,
+    /// The Debian package that has the compiler.
+    package: &'static str,
+    /// Options for rustc.
+    options: &'static [&'static str],
+    /// The file name of what cargo builds.
+    built: &'static str,
+    /// Its file name beside the other binaries.
+    place: &'static str,
+    /// The option that leaves it out.
+    without: &'static str,
 }
 
-/// Builds the commands and the library; returns the folder where they are.
-pub(super) fn build(with: Static) -> Result<PathBuf> {
-    if with == Static::Built {
-        check_static_tools()?;
-    }
+/// `heg` without any library of the system. It runs on each x86-64 Linux, but can load no library either, and so has
+/// neither OpenVINO nor Vulkan.
+pub(super) const STATIC: Foreign = Foreign {
+    target: "x86_64-unknown-linux-musl",
+    compiler: "musl-gcc",
+    package: "musl-tools",
+    options: &[],
+    built: "heg",
+    place: package::STATIC_HEG,
+    without: "--without-static",
+};
+
+/// `heg` for Windows.
+pub(super) const WINDOWS: Foreign = Foreign {
+    target: setup::WINDOWS_TARGET,
+    compiler: setup::WINDOWS_LINKER,
+    package: "gcc-mingw-w64-x86-64",
+    // Else the header has the time of the build.
+    options: &["-Clink-arg=-Wl,--no-insert-timestamp"],
+    built: package::WINDOWS_HEG,
+    place: package::WINDOWS_HEG,
+    without: "--without-windows",
+};
+
+/// Builds the commands and the library, and `heg` for other systems; returns the folder where they are.
+pub(super) fn build(foreign: &[Foreign]) -> Result<PathBuf> {
+    foreign.iter().try_for_each(Foreign::check_tools)?;
     let glibc = target().join("glibc");
     stubs::write(stubs::zig()?, &glibc)?;
     let options = linked(&glibc);
@@ -34,43 +67,52 @@ pub(super) fn build(with: Static) -> Result<PathBuf> {
     )?;
     let folder = target().join("release");
     share(&folder, &glibc)?;
-    if with == Static::Built {
-        build_static(&folder)?;
+    for each in [STATIC, WINDOWS] {
+        // One of an earlier build would be packed.
+        let _ = std::fs::remove_file(folder.join(each.place));
     }
+    foreign.iter().try_for_each(|each| each.build(&folder))?;
     Ok(folder)
 }
 
-/// Builds `heg` without any library of the system. It runs on each x86-64 Linux, but can load no library either, and so
-/// has neither OpenVINO nor Vulkan.
-fn build_static(folder: &Path) -> Result<()> {
-    let arguments = ["build", "--release", "--locked", "-p", "heg", "--target"];
-    let mut command = cargo(&arguments, &[])?;
-    let variable = format!("CC_{}", STATIC_TARGET.replace('-', "_"));
-    command.arg(STATIC_TARGET).env(variable, STATIC_COMPILER);
-    workspace::run(&mut command, "building the static heg")?;
-    let built = target().join(STATIC_TARGET).join("release").join("heg");
-    let place = folder.join(super::package::STATIC_HEG);
-    std::fs::copy(&built, &place)
-        .with_context(|| format!("cannot copy `{}` to `{}`", built.display(), place.display()))
-        .map(drop)
-}
+impl Foreign {
+    fn build(&self, folder: &Path) -> Result<()> {
+        let arguments = ["build", "--release", "--locked", "-p", "heg", "--target"];
+        let options: Vec<String> = self.options.iter().map(|&it| it.to_owned()).collect();
+        let mut command = cargo(&arguments, &options)?;
+        let variable = format!("CC_{}", self.target.replace('-', "_"));
+        command.arg(self.target).env(variable, self.compiler);
+        workspace::run(&mut command, &format!("building heg for {}", self.target))?;
+        let built = target().join(self.target).join("release").join(self.built);
+        let place = folder.join(self.place);
+        std::fs::copy(&built, &place)
+            .with_context(|| format!("cannot copy `{}` to `{}`", built.display(), place.display()))
+            .map(drop)
+    }
 
-/// Says what is missing for the static `heg`, before minutes of building.
-fn check_static_tools() -> Result<()> {
-    let missing = |what: &str, hint: String| {
-        let hint = format!("{hint}, or leave the static `heg` out: --without-static");
-        Fail::environment(what).hint(hint)
-    };
-    if !workspace::has_rust_target(STATIC_TARGET)? {
-        let what = format!("this Rust cannot build for {STATIC_TARGET}");
-        return Err(missing(&what, format!("run: rustup target add {STATIC_TARGET}")).into());
+    /// Says what is missing, before minutes of building.
+    fn check_tools(&self) -> Result<()> {
+        let Self {
+            target,
+            compiler,
+            package,
+            ..
+        } = self;
+        let (what, wanted) = if !workspace::has_rust_target(target)? {
+            let what = format!("this Rust cannot build for {target}");
+            (what, format!("run: rustup target add {target}"))
+        } else if !workspace::on_path(compiler) {
+            let what = format!("`{compiler}` is missing, which compiles C for {target}");
+            (
+                what,
+                format!("install {package} (Debian: `apt-get install {package}`)"),
+            )
+        } else {
+            return Ok(());
+        };
+        let hint = format!("{wanted}, or leave this `heg` out: {}", self.without);
+        Err(Fail::environment(what).hint(hint).into())
     }
-    if !workspace::on_path(STATIC_COMPILER) {
-        let what = format!("`{STATIC_COMPILER}` is missing, which compiles C for {STATIC_TARGET}");
-        let hint = "install musl-tools (Debian: `apt-get install musl-tools`)";
-        return Err(missing(&what, hint.to_owned()).into());
-    }
-    Ok(())
 }
 
 /// Links the shared library of the static one. Rust's own link would also export the C functions of dependencies, and keep
@@ -82,7 +124,7 @@ fn share(folder: &Path, glibc: &Path) -> Result<()> {
     let mut link = Command::new("cc");
     link.arg("-B").arg(glibc).args(["-shared", "-s", "-o"]);
     link.arg(folder.join("libheg.so"));
-    link.arg(format!("-Wl,-soname,{}", super::package::SONAME));
+    link.arg(format!("-Wl,-soname,{}", package::SONAME));
     link.arg(format!("-Wl,--version-script={}", exports.display()));
     link.args([
         "-Wl,--gc-sections",
@@ -91,7 +133,7 @@ fn share(folder: &Path, glibc: &Path) -> Result<()> {
     ]);
     link.arg(folder.join("libheg.a"));
     link.args(["-Wl,--no-whole-archive", "-Wl,--as-needed"]);
-    link.args(super::package::SYSTEM_LIBRARIES.split(' '));
+    link.args(package::SYSTEM_LIBRARIES.split(' '));
     workspace::run(&mut link, "linking libheg")
 }
 
@@ -108,10 +150,6 @@ fn linked(glibc: &Path) -> Vec<String> {
         "-Clink-arg=-Wl,--ignore-data-address-equality".to_owned(),
     ]
 }
-
-/// The target of static programs.
-const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
-const STATIC_COMPILER: &str = "musl-gcc";
 
 fn target() -> PathBuf {
     workspace::target_dir().join("dist")

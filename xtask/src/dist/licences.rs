@@ -9,15 +9,18 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Returns the document for these packages of the workspace.
-pub(super) fn of(packages: &[&str]) -> Result<String> {
+/// Returns the document for these packages of the workspace, as they are built for a target.
+pub(super) fn of(packages: &[&str], target: &str) -> Result<String> {
     let mut command = workspace::cargo(&["metadata", "--format-version", "1", "--locked"]);
-    command.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
+    command.args(["--filter-platform", target]);
     let metadata: Value =
         serde_json::from_str(&workspace::capture(&mut command, "cargo metadata")?)
             .context("cargo metadata printed no JSON")?;
     let shipped = reached(&metadata, packages);
-    let mut list = String::from("Dependencies of heg, hegc and libheg, and their licences.\n\n");
+    let mut list = format!(
+        "Dependencies of {} for {target}, and their licences.\n\n",
+        packages.join(", ")
+    );
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut foreign: Vec<&Value> = array(&metadata["packages"])
         .filter(|package| shipped.contains(text(&package["id"])) && !package["source"].is_null())

@@ -14,11 +14,14 @@ mod stubs;
 mod wheel;
 
 use crate::fail::Fail;
+use crate::setup;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
+pub use archive::Compression;
 use archive::Entry;
-use build::Static;
-pub use package::{Binaries, Compression, Shipment};
+use build::Foreign;
+use package::Licences;
+pub use package::{Binaries, Shipment};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,12 +34,15 @@ pub struct Args {
     /// The folder to write to
     #[arg(long, value_name = "DIR", default_value = "dist")]
     to: PathBuf,
-    /// Pack what is in this folder, `heg`, `hegc`, `libheg.so`, `libheg.a` and `heg-static`, instead of building it
+    /// Pack what is in this folder, `heg`, `hegc`, `libheg.so`, `libheg.a`, `heg-static` and `heg.exe`, instead of building it
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
     /// Leave out the `heg` that needs no library of the system
     #[arg(long, conflicts_with = "binaries")]
     without_static: bool,
+    /// Leave out the `heg` for Windows
+    #[arg(long, conflicts_with = "binaries")]
+    without_windows: bool,
     /// Sign the checksums with this secret key, by `minisign`
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -46,8 +52,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let folder = match &args.binaries {
         Some(folder) => folder.clone(),
-        None if args.without_static => build::build(Static::LeftOut)?,
-        None => build::build(Static::Built)?,
+        None => build::build(&args.foreign())?,
     };
     let release = Shipment::of_checkout()?;
     let binaries = Binaries::read(&folder)?;
@@ -55,16 +60,20 @@ pub fn run(args: &Args) -> Result<()> {
     if args.binaries.is_none() {
         size::check(&binaries.heg)?;
     }
-    if let Some(program) = &binaries.heg_static {
-        same::check(&folder, program)?;
-    }
+    same::check(&folder, &binaries)?;
     let oldest = glibc::newest_needed(&[&binaries.heg, &binaries.hegc, &binaries.libheg])?;
     note(format!("needs glibc {oldest} or later"));
     if args.binaries.is_none() {
         glibc::check(oldest)?;
     }
     let pages = pages(&folder)?;
-    let licences = licences::of(&["heg", "hegc", "heg-capi"])?;
+    let licences = Licences {
+        linux: licences::of(&["heg", "hegc", "heg-capi"], "x86_64-unknown-linux-gnu")?,
+        windows: match binaries.heg_windows {
+            Some(_) => licences::of(&["heg"], setup::WINDOWS_TARGET)?,
+            None => String::new(),
+        },
+    };
     let files = package::files(&release, &binaries, &pages, &licences, oldest)?;
     fs::create_dir_all(&args.to).with_context(|| format!("cannot make `{}`", args.to.display()))?;
     let mut sums = String::new();
@@ -87,6 +96,18 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.key {
         Some(key) => sign(&sums_path, key),
         None => Ok(()),
+    }
+}
+
+impl Args {
+    /// What is built for other systems.
+    fn foreign(&self) -> Vec<Foreign> {
+        let each = [
+            (self.without_static, build::STATIC),
+            (self.without_windows, build::WINDOWS),
+        ];
+        let wanted = each.into_iter().filter(|(without, _)| !without);
+        wanted.map(|(_, foreign)| foreign).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A release: the binaries that go in, and the files that come out.
 
-use super::archive::{Content, Entry, tar_gz};
+use super::archive::{Compression, Content, Entry, tar_gz, zip};
 use super::glibc::Glibc;
 use super::{debian, wheel};
 use crate::workspace;
@@ -39,15 +39,6 @@ impl Shipment {
     }
 }
 
-/// Strength of an archive's compression.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// As small as it gets.
-    Small,
-    /// Not at all, for a trial.
-    Quick,
-}
-
 /// The binaries that go in.
 pub struct Binaries {
     pub(super) heg: Vec<u8>,
@@ -57,6 +48,8 @@ pub struct Binaries {
     pub(super) libheg_static: Option<Vec<u8>>,
     /// `heg` without a library of the system, if it was built.
     pub(super) heg_static: Option<Vec<u8>>,
+    /// `heg` for Windows, if it was built.
+    pub(super) heg_windows: Option<Vec<u8>>,
 }
 
 impl Binaries {
@@ -76,8 +69,15 @@ impl Binaries {
             libheg: read("libheg.so")?,
             libheg_static: read("libheg.a").ok(),
             heg_static: read(STATIC_HEG).ok(),
+            heg_windows: read(WINDOWS_HEG).ok(),
         })
     }
+}
+
+/// The licences of dependencies, which differ from system to system.
+pub(super) struct Licences {
+    pub(super) linux: String,
+    pub(super) windows: String,
 }
 
 /// A file that comes out.
@@ -92,10 +92,34 @@ pub(super) fn files(
     release: &Shipment,
     binaries: &Binaries,
     pages: &[Entry],
+    licences: &Licences,
+    oldest: Glibc,
+) -> Result<Vec<File>> {
+    let version = &release.version;
+    let mut files = for_linux(release, binaries, pages, &licences.linux, oldest)?;
+    if let Some(program) = &binaries.heg_windows {
+        files.push(File {
+            name: format!("heg-{version}-x86_64-windows.zip"),
+            bytes: for_windows(version, program, pages, &licences.windows)?,
+        });
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
+fn for_linux(
+    release: &Shipment,
+    binaries: &Binaries,
+    pages: &[Entry],
     licences: &str,
     oldest: Glibc,
 ) -> Result<Vec<File>> {
     let version = &release.version;
+    let pages: Vec<Entry> = pages
+        .iter()
+        .filter(|it| !is_for_windows(it))
+        .cloned()
+        .collect();
     let archive = |name: &str, system: &str, entries: Vec<Entry>| -> Result<File> {
         let folder = format!("{name}-{version}-x86_64-{system}");
         let entries = entries.into_iter().chain(terms(licences));
@@ -119,7 +143,7 @@ pub(super) fn files(
         archive("libheg", "linux", library(version, binaries))?,
         File {
             name: format!("heg_{version}_amd64.deb"),
-            bytes: debian::write(release, programs, pages, licences, oldest)?,
+            bytes: debian::write(release, programs, &pages, licences, oldest)?,
         },
         File {
             name: wheel::name(release, &platform),
@@ -138,8 +162,36 @@ pub(super) fn files(
         entries.extend(pages.iter().filter(|it| !it.path.contains("hegc")).cloned());
         files.push(archive("heg", "linux-musl", entries)?);
     }
-    files.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(files)
+}
+
+/// Makes the archive for Windows.
+fn for_windows(version: &str, program: &[u8], pages: &[Entry], licences: &str) -> Result<Vec<u8>> {
+    let manual = include_str!("../../../docs/windows.md");
+    let mut entries = vec![
+        Entry::program(WINDOWS_HEG, program),
+        Entry::plain("windows.md", manual),
+        Entry::plain("README.md", include_str!("../../../README.md")),
+        Entry::plain("LICENCE-mingw-w64.txt", MINGW_TERMS),
+    ];
+    let pages = pages
+        .iter()
+        .filter(|it| is_for_windows(it) && !it.path.contains("hegc"));
+    entries.extend(pages.cloned());
+    entries.extend(terms(licences));
+    let folder = format!("heg-{version}-x86_64-windows");
+    let mut entries: Vec<Entry> = entries.into_iter().map(|it| it.below(&folder)).collect();
+    entries.sort();
+    let files = entries.iter().filter_map(|entry| match &entry.content {
+        Content::Plain(bytes) | Content::Program(bytes) => Some((entry.path.as_str(), &bytes[..])),
+        Content::Link(_) => None,
+    });
+    zip(files, Compression::Small)
+}
+
+/// Whether a page is a completion for PowerShell.
+fn is_for_windows(page: &Entry) -> bool {
+    page.path.ends_with(".ps1")
 }
 
 /// The entries of the library's archive.
@@ -174,6 +226,12 @@ fn terms(licences: &str) -> [Entry; 2] {
 
 /// The terms of the C library that is part of the static `heg`.
 const MUSL_TERMS: &str = include_str!("musl.txt");
+
+/// The terms of the C library's parts in `heg.exe`.
+const MINGW_TERMS: &str = include_str!("mingw.txt");
+
+/// The file name of `heg` for Windows.
+pub(super) const WINDOWS_HEG: &str = "heg.exe";
 
 /// The file name of the static `heg` beside the other.
 pub(super) const STATIC_HEG: &str = "heg-static";

@@ -1,7 +1,7 @@
 //! A release of small binaries, twice, and as other people's programs read it.
 
 use super::archive::Entry;
-use super::package::{Binaries, File, Shipment, files};
+use super::package::{Binaries, File, Licences, Shipment, files};
 use super::{glibc, licences};
 use std::path::Path;
 use std::process::Command;
@@ -19,9 +19,14 @@ fn release(pages: &[Entry]) -> Vec<File> {
         libheg: program.clone(),
         libheg_static: Some(b"!<arch>\n".to_vec()),
         heg_static: Some(program.clone()),
+        heg_windows: Some(program.clone()),
     };
     let oldest = glibc::newest_needed(&[&program]).unwrap();
-    files(&release, &binaries, pages, "licences", oldest).unwrap()
+    let licences = Licences {
+        linux: "licences".to_owned(),
+        windows: "licences".to_owned(),
+    };
+    files(&release, &binaries, pages, &licences, oldest).unwrap()
 }
 
 fn pages() -> Vec<Entry> {
@@ -31,6 +36,8 @@ fn pages() -> Vec<Entry> {
         "completions/heg.bash",
         "completions/heg.fish",
         "completions/_heg",
+        "completions/_heg.ps1",
+        "completions/_hegc.ps1",
     ]
     .map(|path| Entry::plain(path, path))
     .to_vec()
@@ -90,7 +97,7 @@ fn other_peoples_programs_read_what_was_packed() {
 
 #[test]
 fn licences_are_those_of_what_ships() {
-    let list = licences::of(&["heg-capi"]).unwrap();
+    let list = licences::of(&["heg-capi"], "x86_64-unknown-linux-gnu").unwrap();
     let has = |name: &str| list.lines().any(|line| line.starts_with(name));
     assert!(has("blake3 "), "a dependency");
     assert!(!has("tokio "), "of the server only");

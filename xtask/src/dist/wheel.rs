@@ -1,14 +1,12 @@
 //! The Python wheel: the package of `heg-runtime/capi/python`, which loads `libheg.so` beside it. It has no code for a
 //! version of Python, so one wheel serves all.
 
-use super::package::{Compression, Shipment};
+use super::archive::{Compression, zip};
+use super::package::Shipment;
 use anyhow::Result;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
-use std::io::{Cursor, Write};
-use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, ZipWriter};
 
 /// The files of the package.
 const PACKAGE: [(&str, &str); 3] = [
@@ -89,20 +87,8 @@ pub(super) fn bytes(
     let listed = format!("{info}/RECORD");
     record.push_str(&format!("{listed},,\n"));
     files.push((listed, record.as_bytes()));
-    let mut wheel = ZipWriter::new(Cursor::new(Vec::new()));
-    // The time of entries is the first that the format knows, 1980.
-    let plain = SimpleFileOptions::default()
-        .last_modified_time(zip::DateTime::default())
-        .unix_permissions(0o644);
-    let plain = match compression {
-        Compression::Small => plain
-            .compression_method(CompressionMethod::Deflated)
-            .compression_level(Some(9)),
-        Compression::Quick => plain.compression_method(CompressionMethod::Stored),
-    };
-    for (path, content) in files {
-        wheel.start_file(path, plain)?;
-        wheel.write_all(content)?;
-    }
-    Ok(wheel.finish()?.into_inner())
+    let files = files
+        .iter()
+        .map(|(path, content)| (path.as_str(), *content));
+    zip(files, compression)
 }

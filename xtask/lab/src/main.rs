@@ -25,6 +25,7 @@ mod shared;
 mod statistics;
 mod subject;
 mod table;
+mod words;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;

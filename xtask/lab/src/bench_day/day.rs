@@ -1,7 +1,7 @@
 //! What happens on a day, drawn from a seed: the same questions, documents and background work for each system.
 
+use crate::words;
 use heg_spec::Seeded;
-use heg_workload::{Workload, WorkloadRequest};
 use serde::Serialize;
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ pub(super) struct Turn {
 impl Day {
     pub(super) fn draw(sizes: Sizes) -> Self {
         let mut seeded = Seeded::new(sizes.seed);
-        let texts = texts();
+        let texts = words::different(TEXTS);
         let instructions = (0..sizes.agents)
             .map(|_| ids(&mut seeded, sizes.instructions))
             .collect();
@@ -147,16 +147,6 @@ fn pick(seeded: &mut Seeded, texts: &[String]) -> String {
         .unwrap_or_default()
 }
 
-/// The sample's own words, cut to the length of a passage.
-fn texts() -> Vec<String> {
-    let cut = |request: WorkloadRequest| -> Option<String> {
-        let words = request.prompt?;
-        Some(words.chars().take(PASSAGE_CHARACTERS).collect())
-    };
-    let sample = Workload::sample().requests;
-    sample.into_iter().filter_map(cut).collect()
-}
-
 /// Token ids that each vocabulary has, without its special ones.
 const IDS: Range<usize> = 1000..4000;
 
@@ -175,7 +165,8 @@ const DIGESTS: usize = 32;
 /// Chosen: an index that is made of a folder.
 const PASSAGES: usize = 16;
 const BATCHES: usize = 16;
-const PASSAGE_CHARACTERS: usize = 240;
+/// Different texts of questions, documents and passages.
+const TEXTS: usize = 200;
 
 #[cfg(test)]
 mod tests {

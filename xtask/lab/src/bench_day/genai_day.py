@@ -5,14 +5,17 @@ usage: genai_day.py person DAY CHAT EMBED RERANK DIGEST STARTED
 
 DAY is a file of `day.rs`; STARTED the Unix time at which this program was started. A program has one model at
 a time that computes, so the background is a process of its own, and ends with its standard input. Prefixes are
-cached, and all else is the pipelines' default.
+cached, and all else is the pipelines' default. Documents are scored by OpenVINO itself: TextRerankPipeline 2026.4.1
+ends the process by writing past its memory (`free(): invalid next size`) within some tens of calls.
 """
 import json, subprocess, sys, threading, time  # noqa: E401
 
 import numpy as np
+import openvino
 import openvino_genai as genai
+from tokenizers import Tokenizer
 
-Tensor = sys.modules["openvino"].Tensor
+Tensor = openvino.Tensor
 role, day = sys.argv[1], json.load(open(sys.argv[2]))
 
 
@@ -94,6 +97,23 @@ def answer(pipe, number, conversation, tokens):
     return ids, first, time.perf_counter() - begin
 
 
+class Scores:
+    def __init__(self, model):
+        self.tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
+        self.tokenizer.enable_padding()
+        self.model = openvino.Core().compile_model(f"{model}/openvino_model.xml", "CPU")
+
+    def rerank(self, query, documents):
+        pairs = self.tokenizer.encode_batch([(query, document) for document in documents])
+        inputs = {
+            "input_ids": np.array([pair.ids for pair in pairs]),
+            "attention_mask": np.array([pair.attention_mask for pair in pairs]),
+            "token_type_ids": np.array([pair.type_ids for pair in pairs]),
+        }
+        scores = self.model(inputs)[0].ravel()
+        return np.argsort(-scores)
+
+
 def memory(pid):
     lines = open(f"/proc/{pid}/status").read().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
@@ -107,7 +127,7 @@ def person():
         stdout=subprocess.PIPE,
         text=True,
     )
-    vectors, scores = genai.TextEmbeddingPipeline(embed, "CPU"), genai.TextRerankPipeline(rerank, "CPU")
+    vectors, scores = genai.TextEmbeddingPipeline(embed, "CPU"), Scores(rerank)
     pipe = pipeline(chat, 4)
     begin = time.perf_counter()
     start_ms = (time.time() - float(started)) * 1e3

@@ -47,7 +47,7 @@ pub(crate) struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "heg,llama-server"
+        default_value = "heg,genai,llama-server"
     )]
     systems: Vec<Named>,
     /// Number of agents

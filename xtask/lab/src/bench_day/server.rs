@@ -57,7 +57,8 @@ fn heg(models: &HegModels, folder: &Path) -> Command {
     command
 }
 
-/// The router, with a process for each model once it is asked for, all of them at a time.
+/// The router, with a process for each model once it is asked for, all of them at a time. Their threads do not spin while they
+/// wait: more of them than cores would keep each other from working.
 fn llama_server(models: &LlamaModels, day: &Day, folder: &Path) -> Result<Command> {
     let threads = std::thread::available_parallelism()?;
     let agents = day.instructions.len();
@@ -65,7 +66,7 @@ fn llama_server(models: &LlamaModels, day: &Day, folder: &Path) -> Result<Comman
     let chat = agents * (day.context() + RESERVE);
     let digests = DIGESTS_AT_ONCE * (day.digest_context() + RESERVE);
     let presets = format!(
-        "version = 1\n\n[*]\nthreads = {threads}\n\n\
+        "version = 1\n\n[*]\nthreads = {threads}\npoll = 0\n\n\
          [{CHAT}]\nmodel = {}\nctx-size = {chat}\nparallel = {agents}\n\n\
          [{DIGEST}]\nmodel = {}\nctx-size = {digests}\nparallel = {DIGESTS_AT_ONCE}\n\n\
          [{EMBED}]\nmodel = {}\nembeddings = true\n\n\

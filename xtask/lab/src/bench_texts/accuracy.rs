@@ -1,9 +1,9 @@
 //! The distance of vectors from those in f32, over texts of different lengths.
 
-use super::words::different;
 use crate::bench_day::models::heg_program;
 use crate::precision::Precision;
 use crate::subject::Subject;
+use crate::words::different;
 use anyhow::{Context, Result};
 use heg_spec::WeightForm;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,6 @@
 mod accuracy;
 mod report;
 mod sides;
-mod words;
 
 use crate::bench_day::models::Models;
 use crate::output;

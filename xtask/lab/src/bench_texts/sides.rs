@@ -1,7 +1,6 @@
 //! The systems that make vectors: their rates with some cores, and the time of a whole start.
 
 use super::Named;
-use super::words::texts;
 use crate::bench_day::client::Client;
 use crate::bench_day::dialect::{Dialect, EMBED};
 use crate::bench_day::models::heg_program;
@@ -11,6 +10,7 @@ use crate::precision::Precision;
 use crate::process::{finished, text, timed_json};
 use crate::server::{HEG_HEALTH, LLAMA_HEALTH, Server};
 use crate::subject::Subject;
+use crate::words::texts;
 use anyhow::{Context, Result, bail};
 use heg_sched::Class;
 use serde_json::json;

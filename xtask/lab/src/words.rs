@@ -3,14 +3,14 @@
 use heg_spec::Seeded;
 
 /// Texts of `tokens` tokens, with the two that a model adds.
-pub(super) fn texts(tokens: usize, count: usize) -> Vec<String> {
+pub(crate) fn texts(tokens: usize, count: usize) -> Vec<String> {
     let mut seeded = Seeded::new(tokens as u64);
     let words = tokens.saturating_sub(ADDED).max(1);
     (0..count).map(|_| text(&mut seeded, words)).collect()
 }
 
 /// Texts of different lengths, for comparisons of vectors.
-pub(super) fn different(count: usize) -> Vec<String> {
+pub(crate) fn different(count: usize) -> Vec<String> {
     let mut seeded = Seeded::new(0);
     (0..count)
         .map(|_| {

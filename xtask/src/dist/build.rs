@@ -146,6 +146,10 @@ fn linked(glibc: &Path) -> Vec<String> {
         format!("-Clink-arg=-B{}", glibc.display()),
         // This machine's libgcc_s needs this machine's glibc; programs find that of the machine where they run.
         "-Clink-arg=-Wl,--allow-shlib-undefined".to_owned(),
+        // Relocated before `main` and read-only from then on, as without these two. But with `full`, in its place, calls
+        // between crates go through addresses that the loader has to write, too.
+        "-Crelro-level=partial".to_owned(),
+        "-Clink-arg=-Wl,-z,now".to_owned(),
         "-Clink-arg=-Wl,--icf=all".to_owned(),
         "-Clink-arg=-Wl,--ignore-data-address-equality".to_owned(),
     ]

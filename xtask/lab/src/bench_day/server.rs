@@ -79,12 +79,10 @@ fn llama_server(models: &LlamaModels, day: &Day, folder: &Path) -> Result<Comman
     let file = folder.join("presets.ini");
     fs::write(&file, presets).with_context(|| format!("cannot write `{}`", file.display()))?;
     let mut command = Command::new(&models.server);
-    command.args(["--models-preset", &text(&file)]).args([
-        "--models-max",
-        "4",
-        "--host",
-        "127.0.0.1",
-    ]);
+    command
+        .env("OMP_WAIT_POLICY", "passive")
+        .args(["--models-preset", &text(&file)])
+        .args(["--models-max", "4", "--host", "127.0.0.1"]);
     Ok(command)
 }
 

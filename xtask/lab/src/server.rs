@@ -3,10 +3,8 @@
 use crate::bench_attacks::tree::ProcessTree;
 use crate::bench_attacks::wire::{self, Ending};
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread::sleep;
@@ -29,10 +27,8 @@ impl Server {
     /// `log`.
     pub(crate) fn start(mut command: Command, health: &'static str, log: &Path) -> Result<Self> {
         let port = free_port()?;
-        command
-            .args(["--port", &port.to_string()])
-            // All its child processes can then be killed with it.
-            .process_group(0);
+        // In this process's group, so that Ctrl-C ends it, too.
+        command.args(["--port", &port.to_string()]);
         let child = spawn(&mut command, log)?;
         let mut server = Self {
             command,
@@ -84,11 +80,7 @@ impl Server {
     }
 
     fn kill(&mut self) {
-        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(group) = group {
-            // It may have ended by itself.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+        self.tree().kill();
         let _ = self.child.wait();
     }
 }

@@ -1,6 +1,7 @@
 //! A server and its child processes, from Linux's `/proc`: their memory, and their processor time.
 
 use crate::process::memory;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +36,16 @@ impl ProcessTree {
             }
         }
         found
+    }
+
+    /// Kills all of them, the root first.
+    pub(crate) fn kill(self) {
+        for pid in self.members() {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                // It may have ended by itself.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
     }
 
     /// Memory that belongs to no file, in bytes.

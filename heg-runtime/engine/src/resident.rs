@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A ledger of 100 bytes for bundles of these lengths, the first of which is pinned.
+    /// A ledger of 100 bytes for bundles of these lengths; the first is pinned.
     fn ledger(lengths: &[u64]) -> Ledger {
         let mut ledger = Ledger::new(100);
         for (number, bytes) in lengths.iter().enumerate() {

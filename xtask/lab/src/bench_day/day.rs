@@ -1,4 +1,4 @@
-//! What happens on a day, drawn from a seed: the same questions, documents and background work for each system.
+//! A day, drawn from a seed: the same questions, documents and background work for each system.
 
 use crate::words;
 use heg_spec::Seeded;

@@ -18,7 +18,7 @@ pub(crate) enum Dialect {
     LlamaServer,
 }
 
-/// A prompt whose answer has so and so many tokens, whatever they are.
+/// A prompt, and the number of tokens of its answer, which does not end earlier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prompt<'p> {
     pub(crate) model: &'static str,

@@ -122,7 +122,7 @@ impl Days {
         median(&values)
     }
 
-    /// What no figure says: other answers in another round, and refusals.
+    /// Remarks beside the figures: other answers in another round, and refusals.
     fn remarks(&self) -> String {
         let name = self.name;
         let answers = |day: &Lived| -> Vec<Vec<u32>> {

@@ -75,12 +75,12 @@ pub(crate) struct Args {
 
 /// A system of `--systems`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Named {
-    /// `heg serve` with four bundles
+pub(crate) enum Named {
+    /// `heg serve`
     Heg,
     /// OpenVINO GenAI, as a library
     Genai,
-    /// llama.cpp's server as a router, with a process for each model
+    /// llama.cpp's server
     LlamaServer,
 }
 
@@ -197,7 +197,8 @@ fn live(day: &Day, program: &Program) -> Result<Lived> {
     })
 }
 
-const fn count(number: usize) -> NonZeroUsize {
+/// A number of an option's default.
+pub(crate) const fn count(number: usize) -> NonZeroUsize {
     match NonZeroUsize::new(number) {
         Some(number) => number,
         None => NonZeroUsize::MIN,

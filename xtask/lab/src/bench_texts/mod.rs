@@ -6,10 +6,10 @@ mod report;
 mod sides;
 
 use crate::bench_day::models::Models;
+use crate::bench_day::{Named, count};
 use crate::output;
 use crate::provenance::Provenance;
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use report::Report;
 use sides::Side;
 use std::num::NonZeroUsize;
@@ -43,17 +43,6 @@ pub(crate) struct Args {
     /// Also write all figures to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-}
-
-/// A system of `--systems`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Named {
-    /// `heg serve`
-    Heg,
-    /// OpenVINO GenAI's `TextEmbeddingPipeline`
-    Genai,
-    /// llama.cpp's server
-    LlamaServer,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -98,13 +87,6 @@ const LENGTHS: [NonZeroUsize; 3] = [count(16), count(128), count(512)];
 const CORES: [NonZeroUsize; 2] = [count(1), count(2)];
 
 const ROUNDS: NonZeroUsize = count(3);
-
-const fn count(number: usize) -> NonZeroUsize {
-    match NonZeroUsize::new(number) {
-        Some(number) => number,
-        None => NonZeroUsize::MIN,
-    }
-}
 
 const AFTER_HELP: &str = "\
 The model is all-minilm-l6-v2 with weights of 8 bits on all sides. Texts go to servers in requests of 64 and to GenAI, a

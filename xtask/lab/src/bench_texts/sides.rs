@@ -1,6 +1,6 @@
 //! The systems that make vectors: their rates with some cores, and the time of a whole start.
 
-use super::Named;
+use crate::bench_day::Named;
 use crate::bench_day::client::Client;
 use crate::bench_day::dialect::{Dialect, EMBED};
 use crate::bench_day::models::heg_program;

@@ -61,7 +61,7 @@ const VARIABLES: [(&str, &[&str]); 26] = [
             "heg-runtime/src/verified.rs",
             "heg-runtime/capi/tests/it/c_program.rs",
             "heg-runtime/capi/tests/it/wheel.rs",
-            "heg-runtime/cli/src/ship/known_answers.rs",
+            "heg-runtime/cli/commands/src/ship/known_answers.rs",
             "heg-runtime/cli/tests/it/command.rs",
             "heg-runtime/cli/tests/it/doctor_gpu.rs",
             "heg-runtime/cli/tests/it/machine.rs",
@@ -172,12 +172,12 @@ const VARIABLES: [(&str, &[&str]); 26] = [
     (
         "HEG_STORE",
         &[
-            "heg-runtime/cli/src/ship/mod.rs",
+            "heg-runtime/cli/commands/src/ship/mod.rs",
             "heg-runtime/cli/tests/it/registry.rs",
             "heg-runtime/cli/tests/it/wine.rs",
         ],
     ),
-    ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),
+    ("HEG_TOKEN", &["heg-runtime/cli/commands/src/serve.rs"]),
     (
         "HEG_VK_AS",
         &["heg-runtime/gpu/src/device.rs", "tests/it/pair_gpu.rs"],
@@ -216,7 +216,7 @@ mod tests {
             .collect();
         let document = file("CONTRIBUTING.md", described.join(" "));
         let own = file(
-            "heg-runtime/cli/src/serve.rs",
+            "heg-runtime/cli/commands/src/serve.rs",
             "\"HEG_TOKEN\" \"HEG_TEST_X\"".to_owned(),
         );
         let other = file("a/src/b.rs", "x\n\"HEG_TOKEN\" \"HEG_OTHER\"\n".to_owned());

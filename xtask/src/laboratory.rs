@@ -14,7 +14,7 @@ pub struct LabCommand {
 }
 
 /// All commands, in the order of the help.
-pub const LAB_COMMANDS: [LabCommand; 14] = [
+pub const LAB_COMMANDS: [LabCommand; 15] = [
     of_dev(
         "bench-attacks",
         "Attack the release server with hostile clients and models, beside another client, and print one table",
@@ -42,6 +42,10 @@ pub const LAB_COMMANDS: [LabCommand; 14] = [
     of_release(
         "bench-speculation",
         "Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up",
+    ),
+    of_dev(
+        "bench-ship",
+        "Measure pulls from a registry beside skopeo and curl, interrupted pulls, edits, opening by name, and fit reports",
     ),
     of_dev(
         "bench-state",

@@ -7,12 +7,14 @@ mod bench_drafts;
 mod bench_pair;
 mod bench_peers;
 mod bench_serve;
+mod bench_ship;
 mod bench_speculation;
 mod bench_state;
 mod bench_texts;
 mod check_twin;
 mod evaluate;
 mod goal;
+mod lines;
 mod llama_cpp;
 mod model_sheet;
 mod output;
@@ -55,6 +57,7 @@ enum Command {
     BenchPeers(bench_peers::Args),
     BenchServe(bench_serve::Args),
     BenchSpeculation(bench_speculation::Args),
+    BenchShip(bench_ship::Args),
     BenchState(bench_state::Args),
     BenchTexts(bench_texts::Args),
     CheckTwin(check_twin::Args),
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::BenchPeers(args) => bench_peers::run(args),
         Command::BenchServe(args) => bench_serve::run(args),
         Command::BenchSpeculation(args) => bench_speculation::run(args),
+        Command::BenchShip(args) => bench_ship::run(args),
         Command::BenchState(args) => bench_state::run(args),
         Command::BenchTexts(args) => bench_texts::run(args),
         Command::CheckTwin(args) => check_twin::run(args),

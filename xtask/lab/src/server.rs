@@ -104,7 +104,7 @@ fn spawn(command: &mut Command, log: &Path) -> Result<Child> {
 }
 
 /// A port of the loopback interface that was free a moment ago.
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
     Ok(listener.local_addr()?.port())
 }

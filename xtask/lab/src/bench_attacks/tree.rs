@@ -80,12 +80,22 @@ impl ProcessTree {
     }
 }
 
+/// Processor time in ms of all programs that this one has started and waited for.
+pub(crate) fn ended_programs_ms() -> Option<f64> {
+    Some(times("self", ENDED_TIME_FIELD)? as f64 * TICK_MS)
+}
+
 /// Processor time of a process and all its threads, including ended ones.
 fn ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    times(&pid.to_string(), USER_TIME_FIELD)
+}
+
+/// The sum of a time in user mode and of that in the system, which follows it, in ticks.
+fn times(process: &str, field: usize) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name in parentheses may contain anything.
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace().skip(USER_TIME_FIELD);
+    let mut fields = fields.split_whitespace().skip(field);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
     Some(user + system)
@@ -93,6 +103,9 @@ fn ticks(pid: u32) -> Option<u64> {
 
 /// Index of `utime` among the fields after the name, as proc(5) numbers them; `stime` follows it.
 const USER_TIME_FIELD: usize = 11;
+
+/// The same of `cutime`.
+const ENDED_TIME_FIELD: usize = 13;
 
 /// Linux's unit of times in `/proc`: a hundredth of a second on every architecture that we run on.
 const TICK_MS: f64 = 10.0;

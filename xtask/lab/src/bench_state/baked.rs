@@ -1,8 +1,8 @@
 //! `heg run` behind a baked state, from its start to its first token, beside the same prompt without one.
 
 use super::Bench;
-use super::report::{Line, Report};
 use crate::goal::Goal;
+use crate::lines::{Line, Report};
 use crate::process::{finished, text, timed_json};
 use anyhow::{Context, Result};
 use heg_runtime::Loaded;

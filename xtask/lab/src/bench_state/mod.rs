@@ -4,12 +4,13 @@
 mod ask;
 mod baked;
 mod kept_folder;
-mod report;
+
 mod restart;
 mod strangers;
 mod writing;
 
 use crate::bench_attacks::server::Start;
+use crate::lines::{self, Report};
 use crate::output;
 use crate::precision::Precision;
 use crate::process::text;
@@ -17,7 +18,6 @@ use crate::subject::{LLAMA_1B, Subject};
 use anyhow::Result;
 use clap::ValueEnum;
 use kept_folder::KeptFolder;
-use report::Report;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use xtask::workspace::{self, Build, note};
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Part::Strangers => strangers::measure(&bench, &mut report)?,
             Part::Baked => baked::measure(&bench, &mut report)?,
         }
-        print!("{}", report::table(&report.lines[first..]));
+        print!("{}", lines::table(&report.lines[first..]));
     }
     if let Some(file) = &args.json {
         output::write(file, &output::pretty(&report)?)?;

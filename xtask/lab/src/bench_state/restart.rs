@@ -4,9 +4,9 @@
 use super::Bench;
 use super::ask::{Answer, Question, tokens};
 use super::kept_folder::KeptFolder;
-use super::report::{Line, Report};
 use crate::bench_attacks::server::OTHER;
 use crate::goal::Goal;
+use crate::lines::{Line, Report};
 use anyhow::Result;
 use std::time::Instant;
 use xtask::fail::Fail;

@@ -4,8 +4,8 @@
 use super::Bench;
 use super::ask::{Question, tokens};
 use super::kept_folder::KeptFolder;
-use super::report::{Line, Report};
 use crate::bench_attacks::server::{ATTACKER, OTHER};
+use crate::lines::{Line, Report};
 use crate::statistics::Estimate;
 use anyhow::Result;
 use heg_spec::Seeded;

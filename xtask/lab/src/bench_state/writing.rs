@@ -4,9 +4,9 @@
 use super::Bench;
 use super::ask::{Question, tokens};
 use super::kept_folder::KeptFolder;
-use super::report::{Line, Report};
 use crate::bench_attacks::server::{ATTACKER, OTHER};
 use crate::goal::Goal;
+use crate::lines::{Line, Report};
 use crate::statistics;
 use anyhow::{Context, Result, anyhow};
 use std::thread;

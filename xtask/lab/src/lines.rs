@@ -8,14 +8,14 @@ use std::path::Path;
 
 /// All figures of a run.
 #[derive(Serialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     bundle: String,
-    pub(super) lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 /// Figures of ours, and of something else beside them.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Line {
+pub(crate) struct Line {
     what: String,
     ours: String,
     /// Median.
@@ -39,7 +39,7 @@ struct Beside {
 }
 
 impl Report {
-    pub(super) fn new(bundle: &Path) -> Self {
+    pub(crate) fn new(bundle: &Path) -> Self {
         let name = bundle.file_name().unwrap_or_default().to_string_lossy();
         Self {
             bundle: name.into_owned(),
@@ -47,14 +47,14 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, line: Line) {
+    pub(crate) fn add(&mut self, line: Line) {
         self.lines.push(line);
     }
 }
 
 impl Line {
     /// A line with times of ours in ms.
-    pub(super) fn of(what: &str, ours: &str, figures: Vec<f64>) -> Self {
+    pub(crate) fn of(what: &str, ours: &str, figures: Vec<f64>) -> Self {
         let end = |pick: fn(f64, f64) -> f64| figures.iter().copied().reduce(pick);
         Self {
             what: what.to_owned(),
@@ -69,24 +69,24 @@ impl Line {
     }
 
     /// The line with figures of something else than milliseconds.
-    pub(super) fn in_unit(self, unit: &'static str) -> Self {
+    pub(crate) fn in_unit(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }
 
     /// The line with a bound on its own figure.
-    pub(super) fn held_to(self, goal: Goal) -> Self {
+    pub(crate) fn held_to(self, goal: Goal) -> Self {
         let verdict = goal.verdict(self.median);
         self.judged(verdict)
     }
 
     /// The line with a goal and whether it is met, in words.
-    pub(super) fn judged(mut self, verdict: String) -> Self {
+    pub(crate) fn judged(mut self, verdict: String) -> Self {
         self.goals.push(verdict);
         self
     }
 
     /// The line with figures of something else beside it, and goals for the ratio.
-    pub(super) fn beside(
+    pub(crate) fn beside(
         mut self,
         name: &str,
         figures: Vec<f64>,
@@ -111,7 +111,7 @@ fn median(figures: &[f64]) -> f64 {
 }
 
 /// Lines as people read them.
-pub(super) fn table(lines: &[Line]) -> String {
+pub(crate) fn table(lines: &[Line]) -> String {
     let mut text = String::new();
     for line in lines {
         let unit = line.unit;

@@ -5,6 +5,7 @@
 //! pages, as it reads a cache from flash; if one of them is not what it was, the prompt is computed. A thread of its
 //! own writes: it reads a cache at rest a few rows at a time, and gives up when the cache is taken for another call.
 
+use std::fs::File;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -14,7 +15,8 @@ use heg_artifacts::SectionId;
 use heg_exec::Loader;
 use heg_exec::mem::{KvCache, KvShape};
 use heg_state::{
-    KeepEnd, Keeping, KeptPrefix, Miss, PAGE_TOKENS, StateFolder, StateModel, StateOwner,
+    HEAD_BYTES, KeepEnd, Keeping, KeptPrefix, Miss, PAGE_TOKENS, PageRoom, StateFolder, StateModel,
+    StateOwner,
 };
 
 use super::cache::Shelved;
@@ -230,16 +232,8 @@ impl KeptRows {
     /// [`EngineError::KeptState`] if one of the pages is gone or damaged; some rows may have been written.
     pub(super) fn read(&self, room: &KvCache, tokens: usize) -> Result<(), EngineError> {
         let start = Instant::now();
-        let read = self
-            .state
-            .0
-            .folder
-            .read(&self.prefix, tokens, &|page, rows| {
-                let first = page * PAGE_TOKENS;
-                let count = tokens.saturating_sub(first).min(PAGE_TOKENS);
-                room.place_rows(first, count, rows)
-            });
-        if let Err(miss) = read {
+        let folder = &self.state.0.folder;
+        if let Err(miss) = folder.read(&self.prefix, tokens, &Wanted { room, tokens }) {
             self.state.missed(&miss);
             return Err(miss.into());
         }
@@ -247,6 +241,33 @@ impl KeptRows {
         status.read_tokens += tokens as u64;
         status.read_us += start.elapsed().as_micros() as u64;
         Ok(())
+    }
+}
+
+/// The cache that gets the first rows of a prefix.
+struct Wanted<'c> {
+    room: &'c KvCache,
+    tokens: usize,
+}
+
+impl Wanted<'_> {
+    /// The first row of a page, and how many are wanted.
+    fn rows(&self, page: usize) -> (usize, usize) {
+        let first = page * PAGE_TOKENS;
+        (first, self.tokens.saturating_sub(first).min(PAGE_TOKENS))
+    }
+}
+
+impl PageRoom for Wanted<'_> {
+    fn map(&self, page: usize, file: &File, see: &mut dyn FnMut(&[u8])) -> bool {
+        let (first, count) = self.rows(page);
+        let file = (file, HEAD_BYTES as u64);
+        count == PAGE_TOKENS && self.room.map_rows(first, count, file, see)
+    }
+
+    fn copy(&self, page: usize, rows: &[u8]) -> bool {
+        let (first, count) = self.rows(page);
+        self.room.place_rows(first, count, rows)
     }
 }
 

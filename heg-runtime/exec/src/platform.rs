@@ -1,5 +1,6 @@
-//! Differences between operating systems: advice on mapped memory.
+//! Differences between operating systems: advice on mapped memory, and files in its place.
 
+use std::fs::File;
 use std::ops::Range;
 
 use memmap2::MmapRaw;
@@ -61,6 +62,82 @@ pub(crate) fn discard(map: &MmapRaw, range: Range<usize>) {
 /// Keeps the pages: Windows frees those of a mapping only with all of it.
 #[cfg(not(unix))]
 pub(crate) fn discard(_map: &MmapRaw, _range: Range<usize>) {}
+
+/// Puts pages of a file, from a place on, where the whole pages of `range` of an anonymous mapping were. Writes to them stay
+/// in this process. Returns false where that cannot be, and nothing has changed.
+#[cfg(target_os = "linux")]
+pub(crate) fn map_file(map: &MmapRaw, range: Range<usize>, (file, at): (&File, u64)) -> bool {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    let page = page_bytes();
+    let is_whole = [range.start, range.len()].iter().all(|at| at % page == 0);
+    if !is_whole || at % page as u64 != 0 || range.is_empty() || range.end > map.len() {
+        return false;
+    }
+    let (access, flags) = (
+        ProtFlags::READ | ProtFlags::WRITE,
+        MapFlags::PRIVATE | MapFlags::FIXED,
+    );
+    // SAFETY: the range lies within the mapping and is made of whole pages (just checked), and no other memory is
+    // replaced. It stays readable and writable, and ends with the mapping, whose memory is given back as a whole. An
+    // `MmapRaw` is raw memory only: whoever makes references into it answers for them.
+    let mapped = unsafe {
+        let start = map.as_mut_ptr().add(range.start).cast();
+        mmap(start, range.len(), access, flags, file, at)
+    };
+    // Together they take a part of the time that each takes when it is first read. The flag of `mmap` for it would copy
+    // them, as if they were written.
+    let _ = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len());
+    mapped.is_ok()
+}
+
+/// Maps nothing: rows are copied.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn map_file(_map: &MmapRaw, _range: Range<usize>, _file: (&File, u64)) -> bool {
+    false
+}
+
+/// Has the system begin to read a file that it does not hold in memory.
+#[cfg(target_os = "linux")]
+pub(crate) fn read_ahead(file: &File) {
+    // Without it, the file is read when its pages are mapped.
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::WillNeed);
+}
+
+/// Does nothing: no file is mapped.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn read_ahead(_file: &File) {}
+
+/// Puts zeros where the whole pages within `range` of a mapping were, of which some are those of files.
+#[cfg(target_os = "linux")]
+pub(crate) fn forget_files(map: &MmapRaw, range: Range<usize>) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let page = page_bytes();
+    let first = range.start.next_multiple_of(page);
+    let end = range.end.min(map.len()) / page * page;
+    if first >= end {
+        return;
+    }
+    let (access, flags) = (
+        ProtFlags::READ | ProtFlags::WRITE,
+        MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
+    );
+    // SAFETY: as in `map_file`.
+    let forgotten = unsafe {
+        let start = map.as_mut_ptr().add(first).cast();
+        mmap_anonymous(start, end - first, access, flags)
+    };
+    match forgotten {
+        Ok(_) => drop(map.advise_range(memmap2::Advice::NoHugePage, first, end - first)),
+        // Too many mappings: what was written is forgotten, at least.
+        Err(_) => discard(map, range),
+    }
+}
+
+/// Gives pages back: none is that of a file.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn forget_files(map: &MmapRaw, range: Range<usize>) {
+    discard(map, range);
+}
 
 /// The end of a process.
 pub(crate) enum Ended {

@@ -26,6 +26,13 @@ pub trait Disk: Send + Sync {
     /// As the operating system says; also for a file that is another user's.
     fn read_into(&self, name: &str, most: usize, into: &mut Vec<u8>) -> io::Result<bool>;
 
+    /// Opens a file whose bytes can be mapped; `None` if there is no such file, or the disk has none of the system's.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_into`](Self::read_into).
+    fn open(&self, name: &str) -> io::Result<Option<File>>;
+
     /// Reads a file's first `most` bytes; `None` if there is no file.
     ///
     /// # Errors
@@ -129,8 +136,12 @@ impl Disk for FolderDisk {
         Ok(files)
     }
 
+    fn open(&self, name: &str) -> io::Result<Option<File>> {
+        self.0.open(name).map_err(cause)
+    }
+
     fn read_into(&self, name: &str, most: usize, into: &mut Vec<u8>) -> io::Result<bool> {
-        let Some(mut file) = self.0.open(name).map_err(cause)? else {
+        let Some(mut file) = self.open(name)? else {
             return Ok(false);
         };
         let there = file.metadata()?.len();

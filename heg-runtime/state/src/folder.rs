@@ -11,6 +11,7 @@ use crate::error::{Miss, StateError};
 use crate::keep::Stock;
 use crate::page::{HEAD_BYTES, HeldTokens, PAGE_TOKENS, PageHead, StateModel};
 use crate::public::read_pages;
+use crate::reading::{PageRoom, Wanted};
 use crate::secret::{PageName, Secret, StateOwner};
 
 /// A folder of pages, with its secret and limits. Any number of threads and processes may use one folder.
@@ -166,74 +167,34 @@ impl StateFolder {
         }
     }
 
-    /// Reads the pages that hold the first `tokens` tokens of a prefix, on several threads, and gives the content of
-    /// each to `place` with its number, once it is checked. `place` returns whether it took it. A damaged page is
+    /// Reads the pages that hold the first `tokens` tokens of a prefix into a room, on several threads. A damaged page is
     /// removed.
     ///
     /// # Errors
     ///
-    /// The first [`Miss`]; some pages may have been placed.
+    /// The first [`Miss`]; the room may have some pages then, and some that are wrong.
     pub fn read(
         &self,
         prefix: &KeptPrefix,
         tokens: usize,
-        place: &(dyn Fn(usize, &[u8]) -> bool + Sync),
+        room: &dyn PageRoom,
     ) -> Result<(), Miss> {
         let wanted = tokens.div_ceil(PAGE_TOKENS).min(prefix.pages.len());
         let pages = prefix.pages.get(..wanted).unwrap_or_default();
-        read_pages(wanted, &|at, memory| match pages.get(at) {
-            Some((name, head)) => self.read_page(name, head, memory, |payload| place(at, payload)),
-            None => Ok(()),
+        read_pages(wanted, &|at, memory| {
+            let Some((name, head)) = pages.get(at) else {
+                return Ok(());
+            };
+            let page = Wanted {
+                disk: &*self.disk,
+                secret: &self.secret,
+                name,
+                head,
+                at,
+            };
+            let read = page.read_to(room, memory);
+            read.inspect_err(|miss| self.remove_if_damaged(name, miss))
         })
-    }
-
-    fn read_page(
-        &self,
-        name: &PageName,
-        head: &PageHead,
-        memory: &mut Vec<u8>,
-        place: impl FnOnce(&[u8]) -> bool,
-    ) -> Result<(), Miss> {
-        let read = self.payload(name, head, memory).and_then(|payload| {
-            let index = head.index;
-            place(payload).then_some(()).ok_or(Miss::Room { index })
-        });
-        read.inspect_err(|miss| self.remove_if_damaged(name, miss))
-    }
-
-    /// Reads a page, and returns its content if it is what it was when it was written.
-    fn payload<'m>(
-        &self,
-        name: &PageName,
-        head: &PageHead,
-        memory: &'m mut Vec<u8>,
-    ) -> Result<&'m [u8], Miss> {
-        let (index, expected) = (head.index, head.payload_bytes());
-        let most = usize::try_from(expected)
-            .ok()
-            .and_then(|most| most.checked_add(HEAD_BYTES + 1));
-        let Some(most) = most else {
-            return Err(Miss::Room { index });
-        };
-        let read = self.disk.read_into(name.as_str(), most, memory);
-        if !read.map_err(|source| Miss::Unread { index, source })? {
-            return Err(Miss::Gone { index });
-        }
-        let bytes: &[u8] = memory;
-        let damaged = |source| Miss::Damaged { index, source };
-        let (found, seal) = PageHead::parse(bytes).map_err(damaged)?;
-        if found != *head {
-            return Err(Miss::Other { index });
-        }
-        let payload = bytes.get(HEAD_BYTES..).unwrap_or_default();
-        if payload.len() as u64 != expected {
-            let found = payload.len() as u64;
-            return Err(damaged(crate::page::PageError::Payload { found, expected }));
-        }
-        if self.secret.seal(head, payload) != seal {
-            return Err(Miss::Seal { index });
-        }
-        Ok(payload)
     }
 
     /// Notes that a prefix was used, so that others go first. A failure costs only that.

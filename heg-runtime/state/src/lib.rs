@@ -17,6 +17,7 @@ mod keep;
 mod listing;
 mod page;
 mod public;
+mod reading;
 mod secret;
 
 pub use disk::{Disk, DiskFile, FolderDisk, LEFTOVER, Lock};
@@ -26,4 +27,5 @@ pub use keep::{KeepEnd, Keeping};
 pub use listing::{ListedPage, ListedPrefix, Listing, Purge};
 pub use page::{HEAD_BYTES, PAGE_TOKENS, PageError, PageHead, StateModel};
 pub use public::{public_heads, public_page, public_payload, read_pages};
+pub use reading::PageRoom;
 pub use secret::{OwnerTag, PageName, Secret, StateOwner};

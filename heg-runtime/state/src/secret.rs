@@ -67,10 +67,14 @@ impl Secret {
 
     /// Returns the seal of a page: of its head and its content.
     pub(crate) fn seal(&self, head: &PageHead, payload: &[u8]) -> [u8; 32] {
+        *self.sealing(head).update(payload).finalize().as_bytes()
+    }
+
+    /// Begins the seal of a page: its content is still to be hashed.
+    pub(crate) fn sealing(&self, head: &PageHead) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.seals);
         hasher.update(&head.identity());
-        hasher.update(payload);
-        *hasher.finalize().as_bytes()
+        hasher
     }
 }
 

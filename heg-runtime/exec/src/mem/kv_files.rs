@@ -1,8 +1,10 @@
 //! Rows of a cache on their way to files and back.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 
 use super::kv::KvCache;
+use crate::platform;
 
 impl KvCache {
     /// Writes the first `tokens` rows of every half of every layer, one after the other.
@@ -53,6 +55,36 @@ impl KvCache {
             let offset = self.offset(layer, half, first);
             self.region.commit(offset..offset + rows.len());
             self.region.write(offset, rows)
+        })
+    }
+
+    /// Maps rows from `first` on of every half of every layer, `count` of each, from a file that has them at a place and
+    /// behind it, one half after the other, and shows them to `see` in that order. They take no time to copy, and memory
+    /// only where they are written to. Returns false where that cannot be; some rows may be those of the file then.
+    ///
+    /// The file may be removed or replaced, but neither written to nor cut short. Nobody else uses the cache meanwhile, but
+    /// to map or write other rows.
+    #[must_use]
+    pub fn map_rows(
+        &self,
+        first: usize,
+        count: usize,
+        (file, at): (&File, u64),
+        see: &mut dyn FnMut(&[u8]),
+    ) -> bool {
+        let half_bytes = count.checked_mul(self.shape.row_bytes());
+        let end = first.checked_add(count);
+        let limit = self.shape.context_tokens + self.shape.padding_rows;
+        let (Some(half_bytes), true) = (half_bytes, end.is_some_and(|end| end <= limit)) else {
+            return false;
+        };
+        self.note_write(first);
+        platform::read_ahead(file);
+        (0..).zip(self.halves()).all(|(number, (layer, half))| {
+            let offset = self.offset(layer, half, first);
+            let at = at + number * half_bytes as u64;
+            let rows = offset..offset + half_bytes;
+            self.region.map(rows.clone(), (file, at)) && self.region.show(rows, see)
         })
     }
 }
@@ -114,5 +146,57 @@ mod tests {
             assert!(!cache.place_rows(first, count, &page), "{first} {count}");
         }
         assert!(!cache.place_rows(0, 1, &[]));
+    }
+
+    #[test]
+    fn rows_of_a_file_are_mapped_written_to_and_given_back() {
+        // Four rows of a half are a page of memory.
+        let shape = KvShape {
+            layers: 2,
+            width: 256,
+            context_tokens: 16,
+            padding_rows: 0,
+            element: TensorType::F32,
+        };
+        let half = 4 * shape.row_bytes();
+        let head = vec![0; half];
+        let saved: Vec<u8> = (0..4 * half).map(|at| (at / 512) as u8 | 1).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[&head[..], &saved].concat()).unwrap();
+        let cache = KvCache::reserve(shape).unwrap();
+        let ones = vec![1; 16 * shape.token_bytes()];
+        cache.restore(16, 16, &mut ones.as_slice()).unwrap();
+        let rows_of = |layer, which, first: usize, count: usize| {
+            let mut rows = vec![0; count * shape.row_bytes()];
+            cache.read_rows(layer, which, first, &mut rows).unwrap();
+            rows
+        };
+        let mut seen: Vec<u8> = Vec::new();
+        assert!(cache.map_rows(4, 4, (&file, half as u64), &mut |rows| seen.extend(rows)));
+        assert!(seen == saved);
+        for ((layer, which), saved) in shape.halves().zip(saved.chunks(half)) {
+            assert!(rows_of(layer, which, 4, 4) == saved);
+            assert!(rows_of(layer, which, 0, 4).iter().all(|byte| *byte == 1));
+            assert!(rows_of(layer, which, 8, 8).iter().all(|byte| *byte == 1));
+        }
+        // What is written to the cache does not come into the file.
+        let (layer, which) = (1, crate::mem::Half::Values);
+        let row = vec![7; shape.row_bytes()];
+        cache.write_row(layer, which, 5, &row).unwrap();
+        assert!(rows_of(layer, which, 5, 1) == row);
+        let again = KvCache::reserve(shape).unwrap();
+        assert!(again.map_rows(0, 4, (&file, half as u64), &mut |_| ()));
+        let mut kept = vec![0; half];
+        again.read_rows(layer, which, 0, &mut kept).unwrap();
+        assert!(kept == saved[3 * half..]);
+        // What is discarded is nobody's any more.
+        cache.discard(0);
+        assert!(rows_of(layer, which, 4, 4).iter().all(|byte| *byte == 0));
+        for (first, count, at) in [(2, 4, half), (4, 3, half), (4, 4, 512), (14, 4, half)] {
+            assert!(
+                !cache.map_rows(first, count, (&file, at as u64), &mut |_| ()),
+                "{first} {count} {at}"
+            );
+        }
     }
 }

@@ -17,6 +17,7 @@ mod kv_shape;
 mod program_rows;
 #[allow(unsafe_code, reason = "memory mappings shared with OpenVINO")]
 mod region;
+mod reserved;
 
 pub use activations::{ActivationRows, RowBuffer, Scratch, Widths};
 pub use home::MemoryHome;

@@ -4,17 +4,16 @@
 //! context can be one contiguous tensor per layer (DESIGN §3, "zero copy by layout"). One that a device knows takes all
 //! of its pages at once, since the device is given them for good.
 
+use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::home::MemoryHome;
+use super::reserved::Reserved;
+use crate::error::ExecError;
 use heg_artifacts::Bundle;
 use heg_gpu::SharedMemory;
 use heg_openvino::{Access, HostBuffer, Memory};
-use memmap2::{MmapOptions, MmapRaw};
-
-use super::home::MemoryHome;
-use crate::error::ExecError;
-use crate::platform;
 
 /// The mapped bundle.
 pub struct BundleMemory(pub Arc<Bundle>);
@@ -39,7 +38,7 @@ unsafe impl Memory for BundleMemory {
 /// A range of memory, zeroed but for that of a GPU.
 pub(super) enum Region {
     /// Reserved address space, whose pages are committed when they are first written.
-    Reserved(MmapRaw),
+    Reserved(Reserved),
     /// Memory that a device knows.
     Known(HostBuffer),
     /// Memory that a GPU works on, too; what it holds at first is not said.
@@ -49,16 +48,9 @@ pub(super) enum Region {
 impl Region {
     /// Reserves `bytes` of address space.
     pub(super) fn reserve(bytes: usize) -> Result<Self, ExecError> {
-        let map = MmapOptions::new()
-            .len(bytes.max(1))
-            .no_reserve_swap()
-            .map_anon()
-            .map_err(|source| ExecError::Reserve { bytes, source })?;
-        let map = MmapRaw::from(map);
-        // Rows are committed page by page, a few in each layer: large pages would take 2 MiB for each half of each
-        // layer of the shortest cache.
-        platform::refuse_large_pages(&map);
-        Ok(Self::Reserved(map))
+        let reserved = Reserved::new(bytes);
+        let reserved = reserved.map_err(|source| ExecError::Reserve { bytes, source })?;
+        Ok(Self::Reserved(reserved))
     }
 
     /// Takes `bytes` where a device knows them.
@@ -78,7 +70,7 @@ impl Region {
     #[must_use]
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
         let start = match self {
-            Self::Reserved(map) => map.as_mut_ptr(),
+            Self::Reserved(reserved) => reserved.as_mut_ptr(),
             Self::Known(buffer) => return buffer.write(offset, bytes).is_ok(),
             Self::Gpu(shared) => shared.as_ptr(),
         };
@@ -103,7 +95,7 @@ impl Region {
     #[must_use]
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
         let start = match self {
-            Self::Reserved(map) => map.as_ptr(),
+            Self::Reserved(reserved) => reserved.as_mut_ptr().cast_const(),
             Self::Known(buffer) => {
                 let end = offset.saturating_add(into.len());
                 return buffer.read(offset..end, into).is_ok();
@@ -127,38 +119,65 @@ impl Region {
 }
 
 impl Region {
+    /// Shows the bytes of `range` to `see`; returns false if some are outside of reserved memory. As long as `see` runs,
+    /// nobody writes there.
+    #[must_use]
+    pub(super) fn show(&self, range: Range<usize>, see: &mut dyn FnMut(&[u8])) -> bool {
+        let Self::Reserved(reserved) = self else {
+            return false;
+        };
+        let is_within = range.start <= range.end && range.end <= reserved.len();
+        if is_within {
+            let start = reserved.as_mut_ptr().cast_const();
+            // SAFETY: the range lies within the memory (just checked), which is readable, and was zeros at first. Nobody
+            // writes there while the slice lives: whoever maps rows of a file there has the cache for that (`map_rows`),
+            // and others map or write other rows.
+            see(unsafe { std::slice::from_raw_parts(start.add(range.start), range.len()) });
+        }
+        is_within
+    }
+
     /// Commits the pages of `range`, which will be written soon.
     pub(super) fn commit(&self, range: Range<usize>) {
-        if let Self::Reserved(map) = self {
-            platform::commit(map, range);
+        if let Self::Reserved(reserved) = self {
+            reserved.commit(range);
+        }
+    }
+
+    /// Has the whole pages of `range` be those of a file from a place on, which nobody writes to; writes to the range stay
+    /// in memory. Returns false where that cannot be, and nothing has changed.
+    #[must_use]
+    pub(super) fn map(&self, range: Range<usize>, file: (&File, u64)) -> bool {
+        match self {
+            Self::Reserved(reserved) => reserved.map(range, file),
+            Self::Known(_) | Self::Gpu(_) => false,
         }
     }
 
     /// Gives the whole pages within `range` back to the system; their content is lost. A device keeps those that it
     /// knows.
     pub(super) fn discard(&self, range: Range<usize>) {
-        // No reference into the mapping is ever made.
-        if let Self::Reserved(map) = self {
-            platform::discard(map, range);
+        if let Self::Reserved(reserved) = self {
+            reserved.discard(range);
         }
     }
 
     /// Asks for large pages, which some systems use without being asked.
     #[cfg(all(test, target_os = "linux"))]
     pub(super) fn ask_for_large_pages(&self) {
-        if let Self::Reserved(map) = self {
-            platform::ask_for_large_pages(map);
+        if let Self::Reserved(reserved) = self {
+            reserved.ask_for_large_pages();
         }
     }
 }
 
-// SAFETY: an anonymous mapping keeps its address and length until it is dropped, is readable and writable,
+// SAFETY: a reserved range keeps its address and length until it is dropped, is readable and writable,
 // is never null, and `Region` never makes a reference into it. A buffer and memory that a GPU works on keep the same
 // promise, and none is replaced by another while a `Region` lives.
 unsafe impl Memory for Region {
     fn as_ptr(&self) -> *const u8 {
         match self {
-            Self::Reserved(map) => map.as_ptr(),
+            Self::Reserved(reserved) => reserved.as_mut_ptr().cast_const(),
             Self::Known(buffer) => buffer.as_ptr(),
             Self::Gpu(shared) => shared.as_ptr().cast_const(),
         }
@@ -166,7 +185,7 @@ unsafe impl Memory for Region {
 
     fn len(&self) -> usize {
         match self {
-            Self::Reserved(map) => map.len(),
+            Self::Reserved(reserved) => reserved.len(),
             Self::Known(buffer) => buffer.len(),
             Self::Gpu(shared) => shared.len(),
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod killed;
+mod mapped;
 mod pages;
 mod strangers;
 mod world;

@@ -56,7 +56,7 @@ pub(crate) fn recall(
     if prefix.tokens() == 0 {
         return miss.map_or(Ok(0), Err);
     }
-    folder.read(&prefix, prefix.tokens(), &|page, payload| {
+    folder.read(&prefix, prefix.tokens(), &|page, payload: &[u8]| {
         assert_eq!(
             payload,
             content(model, tokens, page),

@@ -8,7 +8,7 @@ use anyhow::Result;
 /// The length that `heg` may have, in bytes: what it has today and 2%, since the same code is some thousand bytes
 /// longer or shorter with another version of Rust. `artifacts/ship/SHIP.md` says what the bytes are. A feature that is
 /// worth its bytes raises this in the commit that brings it.
-const HEG_MAX: usize = 21_150_000;
+const HEG_MAX: usize = 20_500_000;
 
 /// Says how long `heg` is, and refuses a longer one than `HEG_MAX`.
 pub(super) fn check(heg: &[u8]) -> Result<()> {

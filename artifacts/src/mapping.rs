@@ -203,13 +203,6 @@ impl Mapping {
         advised.map_err(Error::io("read ahead in", &self.path))
     }
 
-    /// Maps the pages of `range` (bytes of the file) at once, in place of each when it is first touched, and reads those that
-    /// are not in memory. Returns whether the system can: it did nothing otherwise.
-    pub fn map_now(&self, range: Range<u64>) -> bool {
-        let range = self.clamp(range);
-        range.is_empty() || platform::map_now(&self.pages, range).is_ok()
-    }
-
     /// Drops the pages of `range` (bytes of the file) from memory; they are read again when touched. References into it
     /// stay valid and keep their content. Does nothing for copies of bytes, which have no file to be read again from,
     /// and for locked mappings.
@@ -333,7 +326,6 @@ mod tests {
             let held = &mapping[4096..8192];
             for range in [0..u64::MAX, 4096..8192, 1..3, 5..5, PAGES as u64..u64::MAX] {
                 mapping.will_need(range.clone()).unwrap();
-                let _ = mapping.map_now(range.clone());
                 mapping.give_back(range).unwrap();
                 assert_eq!(*mapping, *sample());
             }

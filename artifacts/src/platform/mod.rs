@@ -10,9 +10,9 @@ mod unix;
 
 #[cfg(not(unix))]
 pub(crate) use other::{
-    MappedParts, dont_need, identity, lock, map_now, page_bytes, will_need, will_read_in_order,
+    MappedParts, dont_need, identity, lock, page_bytes, will_need, will_read_in_order,
 };
 #[cfg(unix)]
 pub(crate) use unix::{
-    MappedParts, dont_need, identity, lock, map_now, page_bytes, will_need, will_read_in_order,
+    MappedParts, dont_need, identity, lock, page_bytes, will_need, will_read_in_order,
 };

@@ -37,10 +37,6 @@ pub(crate) fn will_need(_map: &Pages, _range: Range<usize>) -> io::Result<()> {
     Ok(())
 }
 
-pub(crate) fn map_now(_map: &Pages, _range: Range<usize>) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 pub(crate) fn lock(_map: &Pages) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

@@ -145,21 +145,6 @@ pub(crate) fn will_need(pages: &Pages, range: Range<usize>) -> io::Result<()> {
     }
 }
 
-/// Maps the pages of `range`, which lies within `pages`.
-#[cfg(target_os = "linux")]
-pub(crate) fn map_now(pages: &Pages, range: Range<usize>) -> io::Result<()> {
-    match pages {
-        Pages::Whole(map) => map.advise_range(Advice::PopulateRead, range.start, range.len()),
-        Pages::Parts(parts) => parts.advise(range, libc::MADV_POPULATE_READ),
-    }
-}
-
-/// Refuses: there is no such advice.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn map_now(_pages: &Pages, _range: Range<usize>) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 /// Reads all pages and keeps them in memory.
 pub(crate) fn lock(pages: &Pages) -> io::Result<()> {
     match pages {

@@ -5,7 +5,6 @@
 //! for it. An engine without requests touches nothing.
 
 use std::hint::black_box;
-use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::thread;
 
@@ -49,31 +48,14 @@ fn touch_all(bundle: &Weak<Bundle>) {
         let Some(bundle) = bundle.upgrade() else {
             return;
         };
-        let Ok(range) = bundle.section_range(section) else {
-            return;
-        };
-        left = left.saturating_sub(range.end - range.start);
-        touch(&bundle, section, range);
+        let bytes = bundle.section_unverified(section).unwrap_or_default();
+        for byte in bytes.iter().step_by(STEP_BYTES) {
+            black_box(*byte);
+        }
+        left = left.saturating_sub(bytes.len() as u64);
         if left == 0 {
             return;
         }
-    }
-}
-
-/// Touches the pages of a section, at its range in the bundle.
-fn touch(bundle: &Bundle, section: SectionId, range: Range<u64>) {
-    let mut pieces = range.clone().step_by(PIECE_BYTES);
-    let map = |at| {
-        bundle
-            .mapping()
-            .map_now(at..range.end.min(at + PIECE_BYTES as u64))
-    };
-    if pieces.all(map) {
-        return;
-    }
-    let bytes = bundle.section_unverified(section).unwrap_or_default();
-    for byte in bytes.iter().step_by(STEP_BYTES) {
-        black_box(*byte);
     }
 }
 
@@ -87,10 +69,7 @@ fn in_use_order(manifest: &Manifest) -> Vec<SectionId> {
     weights.map(|weight| weight.values).collect()
 }
 
-/// Most bytes that are mapped by one call. Chosen: others who map or unmap memory wait meanwhile, some tens of microseconds.
-const PIECE_BYTES: usize = 1 << 20;
-
-/// Distance of touches, where the system maps nothing without one. Chosen: what Linux maps at once around a page that is in memory.
+/// Distance of touches. Chosen: what Linux maps at once around a page that is in memory.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Most bytes that are touched. Chosen: a pass over more takes so long that nobody notices what is saved, and a machine may

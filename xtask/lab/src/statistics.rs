@@ -16,7 +16,7 @@ impl Estimate {
         let mean = samples.iter().sum::<f64>() / count;
         let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
         let error = (squares / (count - 1.0) / count).sqrt();
-        let half = quantile(samples.len().saturating_sub(1)) * error;
+        let half = students(samples.len().saturating_sub(1)) * error;
         Self {
             mean,
             low: mean - half,
@@ -46,8 +46,17 @@ pub(crate) fn median(samples: &[f64]) -> Option<f64> {
     }
 }
 
+/// The smallest sample that at least this share of all are not above; NaN without samples.
+pub(crate) fn quantile(samples: &[f64], share: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    let found = sorted.get(rank.saturating_sub(1));
+    found.copied().unwrap_or(f64::NAN)
+}
+
 /// The 97.5% quantile of a t distribution with this number of degrees of freedom.
-fn quantile(degrees: usize) -> f64 {
+fn students(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
         2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
@@ -70,6 +79,15 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0]), Some(2.0));
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[3.0, 1.0, 2.0, 9.0]), Some(2.5));
+    }
+
+    #[test]
+    fn quantiles_are_samples() {
+        let samples: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let found = [0.0, 0.5, 0.9, 0.99, 1.0].map(|share| quantile(&samples, share));
+        assert_eq!(found, [1.0, 50.0, 90.0, 99.0, 100.0]);
+        assert_eq!(quantile(&[3.0, 1.0], 0.9), 3.0);
+        assert!(quantile(&[], 0.5).is_nan());
     }
 
     #[test]

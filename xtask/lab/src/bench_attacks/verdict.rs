@@ -4,6 +4,7 @@ use super::attack::Attack;
 use super::measure::{KV_MIB, Seen};
 use super::other::Block;
 use super::scene::{Became, Sent};
+use crate::statistics::quantile;
 use serde::Serialize;
 
 /// A goal and whether it is met.
@@ -42,15 +43,6 @@ impl Latency {
 /// The median, the lower of the two middle values for an even number; NaN if there are no figures.
 pub(super) fn median(figures: &[f64]) -> f64 {
     quantile(figures, 0.5)
-}
-
-/// The quantile of the figures at `share`; NaN if there are no figures.
-fn quantile(figures: &[f64], share: f64) -> f64 {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    let found = sorted.get(rank.saturating_sub(1));
-    found.copied().unwrap_or(f64::NAN)
 }
 
 /// Every goal that applies to the attack.
@@ -300,14 +292,6 @@ mod tests {
             let found = missed(|seen| seen.sent.push(sent));
             assert_eq!(found, (SENDER, words.to_owned()));
         }
-    }
-
-    #[test]
-    fn quantiles_are_figures_that_were_seen() {
-        let figures: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        assert_eq!(quantile(&figures, 0.5), 50.0);
-        assert_eq!(quantile(&figures, 0.99), 99.0);
-        assert!(quantile(&[], 0.5).is_nan());
     }
 
     use super::super::attack::Finding;

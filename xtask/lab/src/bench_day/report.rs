@@ -5,7 +5,7 @@ use super::day::Sizes;
 use super::person::TurnTimes;
 use crate::goal::Goal;
 use crate::provenance::Provenance;
-use crate::statistics::median;
+use crate::statistics::{median, quantile};
 use crate::table::{self, Column, shown};
 use serde::Serialize;
 
@@ -161,13 +161,6 @@ impl Figure {
     }
 }
 
-/// The value below which nine of ten lie.
-fn p90(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let at = (values.len() * 9).div_ceil(10).saturating_sub(1);
-    values.get(at).copied().unwrap_or(f64::NAN)
-}
-
 const FIGURES: [Figure; 9] = [
     Figure {
         name: "a person waits, in all, s",
@@ -177,7 +170,7 @@ const FIGURES: [Figure; 9] = [
     },
     Figure {
         name: "for a question, nine of ten within, s",
-        of: |day| p90(day.waits_s()),
+        of: |day| quantile(&day.waits_s(), 0.9),
         digits: 2,
         goal: Some(Goal::AtMost(0.3)),
     },

@@ -36,7 +36,24 @@ impl BareRoot {
         self.put(program, place);
         let libraries = libraries(program);
         self.put_libraries(&libraries);
+        let mut glibc = libraries.iter().filter(|path| path.ends_with("libc.so.6"));
+        if let Some(folder) = glibc.next().and_then(|path| path.parent()) {
+            self.put_rest_of_glibc(folder);
+        }
         libraries
+    }
+
+    /// Copies those libraries of glibc that are empty since version 2.34, which no program of this system is linked with, but
+    /// each system has for older ones.
+    fn put_rest_of_glibc(&self, folder: &Path) {
+        let names = [
+            "libdl.so.2",
+            "libpthread.so.0",
+            "librt.so.1",
+            "libutil.so.1",
+        ];
+        let there = names.map(|name| folder.join(name)).into_iter();
+        self.put_libraries(&there.filter(|path| path.exists()).collect::<Vec<_>>());
     }
 
     /// Copies libraries to where they are here.

@@ -49,7 +49,8 @@ impl Llama {
             let mut command = self.command(BENCH);
             command
                 .args(arguments)
-                .args(["-r", "1", "-fa", "on,off", "-o", "json"]);
+                // Warming up would read the whole prompt once more for each.
+                .args(["-r", "1", "-fa", "on,off", "--no-warmup", "-o", "json"]);
             let done = finished(&mut command, BENCH)?;
             let tests = done.json(BENCH)?;
             let rates = tests.as_array().into_iter().flatten();

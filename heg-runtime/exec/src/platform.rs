@@ -63,7 +63,7 @@ pub(crate) fn discard(map: &MmapRaw, range: Range<usize>) {
 #[cfg(not(unix))]
 pub(crate) fn discard(_map: &MmapRaw, _range: Range<usize>) {}
 
-/// Puts pages of a file, from a place on, where the whole pages of `range` of an anonymous mapping were. Writes to them stay
+/// Puts pages of a file, from a place on, in place of the pages of `range` of an anonymous mapping. Writes to them stay
 /// in this process. Returns false where that cannot be, and nothing has changed.
 #[cfg(target_os = "linux")]
 pub(crate) fn map_file(map: &MmapRaw, range: Range<usize>, (file, at): (&File, u64)) -> bool {
@@ -107,7 +107,7 @@ pub(crate) fn read_ahead(file: &File) {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn read_ahead(_file: &File) {}
 
-/// Puts zeros where the whole pages within `range` of a mapping were, of which some are those of files.
+/// Puts zeros in place of the whole pages within `range` of a mapping, pages of files included.
 #[cfg(target_os = "linux")]
 pub(crate) fn forget_files(map: &MmapRaw, range: Range<usize>) {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};

@@ -189,7 +189,7 @@ mod tests {
         let mut kept = vec![0; half];
         again.read_rows(layer, which, 0, &mut kept).unwrap();
         assert!(kept == saved[3 * half..]);
-        // What is discarded is nobody's any more.
+        // Discarded rows are nobody's any more.
         cache.discard(0);
         assert!(rows_of(layer, which, 4, 4).iter().all(|byte| *byte == 0));
         for (first, count, at) in [(2, 4, half), (4, 3, half), (4, 4, 512), (14, 4, half)] {

@@ -144,7 +144,7 @@ impl Region {
         }
     }
 
-    /// Has the whole pages of `range` be those of a file from a place on, which nobody writes to; writes to the range stay
+    /// Replaces the whole pages of `range` by those of a file, from a place on, which nobody writes to; writes to the range stay
     /// in memory. Returns false where that cannot be, and nothing has changed.
     #[must_use]
     pub(super) fn map(&self, range: Range<usize>, file: (&File, u64)) -> bool {

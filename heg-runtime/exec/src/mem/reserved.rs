@@ -1,4 +1,4 @@
-//! Reserved address space: anonymous memory, of which parts may be pages of files.
+//! Reserved address space: anonymous memory, parts of it replaced by pages of files.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::platform;
 /// A range of address space, whose pages are committed when they are first written.
 pub(super) struct Reserved {
     map: MmapRaw,
-    /// Where its pieces that are pages of files begin.
+    /// Offsets of its pieces that are pages of files.
     pieces: Mutex<BTreeSet<usize>>,
 }
 

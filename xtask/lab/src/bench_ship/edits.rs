@@ -115,5 +115,5 @@ impl Edit {
     }
 }
 
-/// What a pull may move beside a tensor: the goal of the design for 25.2 MB is 25.5.
+/// Documents that a pull may move beside a tensor: the goal of the design for 25.2 MB is 25.5.
 const DOCUMENTS_MB: f64 = 0.3;

@@ -39,13 +39,13 @@ pub const LAB_COMMANDS: [LabCommand; 15] = [
         "bench-serve",
         "Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table",
     ),
-    of_release(
-        "bench-speculation",
-        "Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up",
-    ),
     of_dev(
         "bench-ship",
         "Measure pulls from a registry beside skopeo and curl, interrupted pulls, edits, opening by name, and fit reports",
+    ),
+    of_release(
+        "bench-speculation",
+        "Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up",
     ),
     of_dev(
         "bench-state",

@@ -9,8 +9,40 @@ use std::path::{Path, PathBuf};
 use xtask::compile;
 use xtask::fail::Fail;
 use xtask::fetch::Consent;
-use xtask::workspace::{self, note, target_dir};
+use xtask::workspace::{self, Build, note, target_dir};
 use xtask::{setup, synth};
+
+/// Arguments of commands that measure `heg` on one bundle.
+#[derive(clap::Args)]
+pub(crate) struct MeasuredArgs {
+    /// A model by name, or a Hugging Face folder
+    #[arg(long, value_name = "MODEL", default_value = LLAMA_1B)]
+    model: String,
+    /// A compiled bundle, in place of a model
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    bundle: Option<PathBuf>,
+    /// The binary to measure [default: heg of this checkout, built for release]
+    #[arg(long, value_name = "PATH")]
+    heg: Option<PathBuf>,
+}
+
+impl MeasuredArgs {
+    /// The binary, which is built if none is given.
+    pub(crate) fn heg(&self) -> Result<PathBuf> {
+        match &self.heg {
+            Some(heg) => Ok(heg.clone()),
+            None => workspace::build_heg(Build::Release),
+        }
+    }
+
+    /// The bundle, which is compiled with weights of 8 bits if none is given.
+    pub(crate) fn bundle(&self) -> Result<PathBuf> {
+        match &self.bundle {
+            Some(bundle) => Ok(bundle.clone()),
+            None => Subject::find(Some(&self.model))?.bundle(Precision::EightBits),
+        }
+    }
+}
 
 /// A model.
 pub(crate) struct Subject {

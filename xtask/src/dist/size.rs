@@ -5,8 +5,7 @@ use crate::fail::Fail;
 use crate::workspace::note;
 use anyhow::Result;
 
-/// The length that `heg` may have, in bytes: what it has today and 2%, since the same code is some thousand bytes
-/// longer or shorter with another version of Rust. `artifacts/ship/SHIP.md` says what the bytes are. A feature that is
+/// The length that `heg` may have, in bytes: the goal for releases. `artifacts/ship/SHIP.md` says what the bytes are. A feature that is
 /// worth its bytes raises this in the commit that brings it.
 const HEG_MAX: usize = 20_500_000;
 

@@ -11,21 +11,19 @@ use std::path::PathBuf;
 pub(super) fn measure(world: &World, rounds: usize, report: &mut Report) -> Result<()> {
     let (mut template, mut tensor) = (Moved::default(), Moved::default());
     let mut tensor_bytes = 0;
-    for round in 0..rounds {
-        world.push(&world.bundle)?;
+    let edits = Edits::new(world)?;
+    for _ in 0..rounds {
         let device = world.device()?;
         device.pull()?;
-        let other = Edit::new(world, &format!("template-{round}"))?.with_other_template()?;
-        world.push(&other)?;
+        world.push(&edits.other_template()?)?;
         template.add(&device.pull()?);
-        let edit = Edit::new(world, &format!("tensor-{round}"))?;
-        let (other, bytes) = edit.with_other_down()?;
+        let (other, bytes) = edits.other_down()?;
         tensor_bytes = bytes;
         world.push(&other)?;
         // From the bundle with the other template to that with the other tensor and the old template again.
         tensor.add(&device.pull()?);
+        world.push(&world.bundle)?;
     }
-    world.push(&world.bundle)?;
     let line = Line::of("template edited: bytes moved", "heg", template.megabytes);
     report.add(line.in_unit("MB").held_to(Goal::AtMost(0.3)));
     report.add(Line::of(
@@ -59,39 +57,43 @@ impl Moved {
     }
 }
 
-/// The bundle, about to be written with another section.
-struct Edit {
+/// The bundle's sections, to be written with another one among them.
+struct Edits {
     bundle: Bundle,
     store: Store,
-    to: PathBuf,
+    folder: PathBuf,
 }
 
-impl Edit {
-    fn new(world: &World, name: &str) -> Result<Self> {
+impl Edits {
+    fn new(world: &World) -> Result<Self> {
         let bundle = Bundle::open(&world.bundle)?;
-        let store = Store::open(world.folder().join("sections"))?;
+        let folder = world.folder().to_owned();
+        let store = Store::open(folder.join("sections"))?;
         for section in &bundle.manifest().sections {
             store.put_bytes(bundle.section(section.id)?)?;
         }
-        let to = world.folder().join(format!("{name}.heg"));
-        Ok(Self { bundle, store, to })
+        Ok(Self {
+            bundle,
+            store,
+            folder,
+        })
     }
 
-    fn with_other_template(self) -> Result<PathBuf> {
+    fn other_template(&self) -> Result<PathBuf> {
         let mut manifest = self.bundle.manifest().clone();
         let id = manifest
             .text
             .chat_template
             .context("the bundle has no template")?;
         let mut text = self.bundle.section(id)?.to_vec();
-        text.extend(format!("{{# {} #}}", self.to.display()).bytes());
+        text.extend(b"{# edited #}");
         let section = self.store.put_bytes(&text)?;
         manifest.text.chat_template = Some(section.id);
-        self.write(manifest, id, section)
+        self.write("template.heg", manifest, id, section)
     }
 
     /// Writes the bundle with other bits in all rows of a layer's `down`, and returns its length, too.
-    fn with_other_down(self) -> Result<(PathBuf, usize)> {
+    fn other_down(&self) -> Result<(PathBuf, usize)> {
         let mut manifest = self.bundle.manifest().clone();
         let mut weights = manifest.weights.iter();
         let down = weights.find(|weight| weight.name.contains("down_proj"));
@@ -104,14 +106,22 @@ impl Edit {
                 weight.values = section.id;
             }
         }
-        Ok((self.write(manifest, id, section)?, changed.len()))
+        let to = self.write("tensor.heg", manifest, id, section)?;
+        Ok((to, changed.len()))
     }
 
-    fn write(&self, mut manifest: Manifest, old: SectionId, new: Section) -> Result<PathBuf> {
+    fn write(
+        &self,
+        name: &str,
+        mut manifest: Manifest,
+        old: SectionId,
+        new: Section,
+    ) -> Result<PathBuf> {
+        let to = self.folder.join(name);
         manifest.sections.retain(|section| section.id != old);
         manifest.sections.push(new);
-        write_bundle(&self.to, &manifest, &self.store, &|_| ())?;
-        Ok(self.to.clone())
+        write_bundle(&to, &manifest, &self.store, &|_| ())?;
+        Ok(to)
     }
 }
 

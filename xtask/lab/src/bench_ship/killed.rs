@@ -19,7 +19,7 @@ pub(super) fn measure(world: &World, rounds: usize, report: &mut Report) -> Resu
         let whole = loopback_bytes()? - before;
         let device = world.device()?;
         let before = loopback_bytes()?;
-        pull_until(world, &device, bytes * 6 / 10)?;
+        pull_until(&device, bytes * 6 / 10)?;
         let again = device.pull()?;
         let both = loopback_bytes()? - before;
         twice.push((both.cast_signed() - whole.cast_signed()) as f64 / bytes as f64 * 100.0);
@@ -31,11 +31,10 @@ pub(super) fn measure(world: &World, rounds: usize, report: &mut Report) -> Resu
     Ok(())
 }
 
-/// Kills a pull, as `kill -9` does, once it has told of so many bytes.
-fn pull_until(world: &World, device: &Device<'_>, bytes: u64) -> Result<()> {
-    let mut command = device.command();
-    command.args(["pull", &world.name(), "--allow-unsigned", "--json"]);
-    let mut child = command
+/// Kills a pull, as `kill -9` does, once it has told of this many bytes.
+fn pull_until(device: &Device<'_>, bytes: u64) -> Result<()> {
+    let mut child = device
+        .pulling()
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

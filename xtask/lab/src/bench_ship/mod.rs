@@ -10,28 +10,20 @@ mod world;
 
 use crate::lines::{self, Report};
 use crate::output;
-use crate::precision::Precision;
-use crate::subject::{LLAMA_1B, Subject};
+use crate::subject::MeasuredArgs;
 use anyhow::Result;
 use clap::ValueEnum;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use world::World;
-use xtask::workspace::{self, Build, note};
+use xtask::workspace::note;
 
 /// Arguments of `cargo xtask bench-ship`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// A model by name, or a Hugging Face folder
-    #[arg(long, value_name = "MODEL", default_value = LLAMA_1B)]
-    model: String,
-    /// A compiled bundle, in place of a model
-    #[arg(long, value_name = "FILE", conflicts_with = "model")]
-    bundle: Option<PathBuf>,
-    /// The binary to measure [default: heg of this checkout, built for release]
-    #[arg(long, value_name = "PATH")]
-    heg: Option<PathBuf>,
+    #[command(flatten)]
+    measured: MeasuredArgs,
     /// Times that each side of a comparison is measured
     #[arg(long, value_name = "N", default_value_t = ROUNDS)]
     rounds: NonZeroUsize,
@@ -57,14 +49,7 @@ enum Part {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let heg = match &args.heg {
-        Some(heg) => heg.clone(),
-        None => workspace::build_heg(Build::Release)?,
-    };
-    let bundle = match &args.bundle {
-        Some(bundle) => bundle.clone(),
-        None => Subject::find(Some(&args.model))?.bundle(Precision::EightBits)?,
-    };
+    let (heg, bundle) = (args.measured.heg()?, args.measured.bundle()?);
     let rounds = args.rounds.get();
     let mut report = Report::new(&bundle);
     note("pushing the bundle");

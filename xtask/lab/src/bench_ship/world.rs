@@ -86,9 +86,13 @@ impl Device<'_> {
 
     /// Runs a command that prints lines of JSON.
     pub(super) fn ask(&self, arguments: &[&str]) -> Result<Ended> {
-        let begin = Instant::now();
         let what = format!("heg {}", arguments.first().unwrap_or(&""));
-        let done = finished(self.command().args(arguments), &what)?;
+        self.run(self.command().args(arguments), &what)
+    }
+
+    fn run(&self, command: &mut Command, what: &str) -> Result<Ended> {
+        let begin = Instant::now();
+        let done = finished(command, what)?;
         let seconds = begin.elapsed().as_secs_f64();
         let lines = done.text.lines().map(serde_json::from_str);
         let lines = lines
@@ -98,7 +102,14 @@ impl Device<'_> {
     }
 
     pub(super) fn pull(&self) -> Result<Ended> {
-        self.ask(&["pull", &self.world.name(), "--allow-unsigned", "--json"])
+        self.run(&mut self.pulling(), "heg pull")
+    }
+
+    /// The command of a pull.
+    pub(super) fn pulling(&self) -> Command {
+        let mut command = self.command();
+        command.args(["pull", &self.world.name(), "--allow-unsigned", "--json"]);
+        command
     }
 }
 

@@ -4,7 +4,6 @@
 mod ask;
 mod baked;
 mod kept_folder;
-
 mod restart;
 mod strangers;
 mod writing;
@@ -12,29 +11,21 @@ mod writing;
 use crate::bench_attacks::server::Start;
 use crate::lines::{self, Report};
 use crate::output;
-use crate::precision::Precision;
 use crate::process::text;
-use crate::subject::{LLAMA_1B, Subject};
+use crate::subject::MeasuredArgs;
 use anyhow::Result;
 use clap::ValueEnum;
 use kept_folder::KeptFolder;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use xtask::workspace::{self, Build, note};
+use xtask::workspace::note;
 
 /// Arguments of `cargo xtask bench-state`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// A model by name, or a Hugging Face folder
-    #[arg(long, value_name = "MODEL", default_value = LLAMA_1B)]
-    model: String,
-    /// A compiled bundle, in place of a model
-    #[arg(long, value_name = "FILE", conflicts_with = "model")]
-    bundle: Option<PathBuf>,
-    /// The binary to measure [default: heg of this checkout, built for release]
-    #[arg(long, value_name = "PATH")]
-    heg: Option<PathBuf>,
+    #[command(flatten)]
+    measured: MeasuredArgs,
     /// Machine of the server: a shipped SoC file's name, or a file
     #[arg(long, value_name = "SOC", default_value = "host-cpu")]
     soc: String,
@@ -99,14 +90,8 @@ impl Bench {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let bench = Bench {
-        heg: match &args.heg {
-            Some(heg) => heg.clone(),
-            None => workspace::build_heg(Build::Release)?,
-        },
-        bundle: match &args.bundle {
-            Some(bundle) => bundle.clone(),
-            None => Subject::find(Some(&args.model))?.bundle(Precision::EightBits)?,
-        },
+        heg: args.measured.heg()?,
+        bundle: args.measured.bundle()?,
         soc: args.soc.clone(),
         tokens: args.tokens.get(),
         rounds: args.rounds.get(),

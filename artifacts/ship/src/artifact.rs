@@ -15,7 +15,7 @@ use crate::error::ShipError;
 use crate::names::SignedRelease;
 use crate::oci::{
     BUNDLE, CONFIG_TYPE, DOC_TYPE, Descriptor, Digest, FILE_PATH, INDEX_TYPE, ImageManifest, Index,
-    MANIFEST_TYPE, MODEL_TYPE, PART, SETTINGS_TYPE, SLICE, Sha256, WEIGHT_TYPE,
+    MANIFEST_TYPE, MODEL_TYPE, NPU, PART, SETTINGS_TYPE, SLICE, Sha256, WEIGHT_TYPE,
 };
 use crate::offer::{BLOCKS_FILE, DEFAULT_SLICE};
 
@@ -198,7 +198,7 @@ impl<'b> SliceArtifact<'b> {
             ),
         ]);
         if let Some(npu) = &self.npu {
-            annotations.insert("heg.npu".to_owned(), npu.clone());
+            annotations.insert(NPU.to_owned(), npu.clone());
         }
         annotations
     }
@@ -236,7 +236,7 @@ pub(crate) fn index(slices: &[(&SliceArtifact<'_>, &[u8])]) -> Index {
     let entries = slices.iter().map(|(sliced, manifest)| {
         let entry = described(MANIFEST_TYPE, manifest).annotated(SLICE, &sliced.slice);
         match &sliced.npu {
-            Some(npu) => entry.annotated("heg.npu", npu),
+            Some(npu) => entry.annotated(NPU, npu),
             None => entry,
         }
     });

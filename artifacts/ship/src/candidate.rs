@@ -8,7 +8,8 @@ use heg_artifacts::{
 };
 use heg_trust::TrustError;
 
-use crate::chosen::{Chosen, SliceWish};
+use crate::choice::{SecondBest, SliceWish};
+use crate::chosen::{Choice, Chosen};
 use crate::error::ShipError;
 use crate::name::ModelName;
 use crate::offer::{Offer, part_bytes};
@@ -41,6 +42,8 @@ pub struct Candidate<'s> {
     pub slice: String,
     /// Slices under the tag.
     pub offered: Vec<String>,
+    /// The reason if it is not the best slice for the machine's NPU.
+    pub second_best: Option<SecondBest>,
     /// Amounts of a transfer: `here_bytes` counts whole sections that this machine has.
     pub amounts: Amounts,
     /// Room on the store's disk, in bytes, where the system says.
@@ -58,7 +61,9 @@ impl Look<'_> {
         tag: &str,
     ) -> Result<Candidate<'s>, ShipError> {
         let tagged = source.tagged(tag)?;
-        let chosen = Chosen::read(source, &tagged, self.slice, &self.name.to_string())?;
+        let (name, place) = (self.name.to_string(), source.place());
+        let choice = Choice::of(&tagged, self.slice, &name, &place)?;
+        let chosen = Chosen::read(source, choice)?;
         let accepted = self.trust.of_offer(
             self.store,
             self.name,
@@ -71,6 +76,7 @@ impl Look<'_> {
             accepted,
             slice: chosen.slice,
             offered: chosen.offered,
+            second_best: chosen.why,
             amounts: self.amounts(&offer)?,
             free_bytes: self.store.and_then(|it| platform::free_bytes(it.path())),
             offer,

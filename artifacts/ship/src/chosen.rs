@@ -3,33 +3,62 @@
 use heg_artifacts::SectionId;
 use heg_trust::{CHANGES_MAX, KEYS_BYTES_MAX, RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX};
 
+use crate::choice::{SecondBest, SliceWish, choose, slice_of};
 use crate::error::ShipError;
 use crate::names::{SIGNATURES_MAX, SignedChange, SignedRelease};
-use crate::oci::{Descriptor, Digest, FILE_PATH, ImageManifest, SLICE, Tagged};
-use crate::offer::{DEFAULT_SLICE, Offer, claimed};
+use crate::oci::{Descriptor, Digest, FILE_PATH, ImageManifest, Tagged};
+use crate::offer::{Offer, claimed};
 use crate::source::{BundleSource, whole_blob};
 
-/// The kind of devices that a bundle is wanted for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SliceWish<'w> {
-    /// This one, or none.
-    Named(&'w str),
-    /// This one if it is offered, else the one without blobs, else the first.
-    Best(Option<&'w str>),
+/// The slice under a tag that is wanted, of which nothing was fetched.
+pub(crate) struct Choice {
+    manifest: Named,
+    /// Kind of devices that the slice is for.
+    pub(crate) slice: String,
+    /// Slices under the tag, in the index's order; one where there is no index.
+    offered: Vec<String>,
+    why: Option<SecondBest>,
 }
 
-impl<'w> SliceWish<'w> {
-    /// The slice that somebody named, else the best one for a machine.
-    pub fn new(named: Option<&'w str>, best: Option<&'w str>) -> Self {
-        named.map_or(Self::Best(best), Self::Named)
-    }
+/// The manifest of a slice.
+enum Named {
+    /// It stands under the tag itself.
+    Here(Box<ImageManifest>),
+    /// An index names it.
+    By(Digest),
+}
 
-    /// Whether a bundle that is here has the wanted slice.
-    pub(crate) fn fits(self, held: &str) -> bool {
-        match self {
-            Self::Named(slice) | Self::Best(Some(slice)) => slice == held,
-            Self::Best(None) => true,
-        }
+impl Choice {
+    /// Chooses among the slices of the document under a tag; `name` is for people.
+    ///
+    /// Errors: [`ShipError::NoSlice`], [`ShipError::Document`].
+    pub(crate) fn of(
+        tagged: &[u8],
+        wanted: SliceWish<'_>,
+        name: &str,
+        place: &str,
+    ) -> Result<Self, ShipError> {
+        Ok(match Tagged::parse(tagged, place)? {
+            Tagged::Manifest(manifest) => {
+                let (_, slice) = claimed(&manifest, place)?;
+                Self {
+                    manifest: Named::Here(Box::new(manifest)),
+                    slice: slice.clone(),
+                    offered: vec![slice],
+                    why: None,
+                }
+            }
+            Tagged::Index(index) => {
+                let (entry, why) = choose(&index.manifests, wanted, name)?;
+                let offered = index.manifests.iter().map(|it| slice_of(it).to_owned());
+                Self {
+                    manifest: Named::By(entry.digest),
+                    slice: slice_of(entry).to_owned(),
+                    offered: offered.collect(),
+                    why,
+                }
+            }
+        })
     }
 }
 
@@ -42,40 +71,30 @@ pub(crate) struct Chosen {
     pub(crate) slice: String,
     /// Slices under the tag, in the index's order; one where there is no index.
     pub(crate) offered: Vec<String>,
+    /// The reason if it is not the best slice for the machine's NPU.
+    pub(crate) why: Option<SecondBest>,
     /// The publisher's statement, if there is one.
     pub(crate) signed: Option<SignedRelease>,
 }
 
 impl Chosen {
-    /// Reads what stands under a tag: `tagged` is the document, `name` is for people.
+    /// Reads the documents of a choice.
     ///
-    /// Errors: [`ShipError::NoSlice`], [`ShipError::Document`], and those of the source.
-    pub(crate) fn read(
-        source: &dyn BundleSource,
-        tagged: &[u8],
-        wanted: SliceWish<'_>,
-        name: &str,
-    ) -> Result<Self, ShipError> {
+    /// Errors: [`ShipError::Document`], and those of the source.
+    pub(crate) fn read(source: &dyn BundleSource, choice: Choice) -> Result<Self, ShipError> {
         let place = source.place();
-        let (manifest, offered) = match Tagged::parse(tagged, &place)? {
-            Tagged::Manifest(manifest) => (manifest, Vec::new()),
-            Tagged::Index(index) => {
-                let entry = entry(&index.manifests, wanted, name)?;
-                let offered = index.manifests.iter().map(slice_of).collect();
-                (read_manifest(source, &entry.digest)?, offered)
-            }
+        let manifest = match choice.manifest {
+            Named::Here(manifest) => *manifest,
+            Named::By(digest) => read_manifest(source, &digest)?,
         };
         let (bundle, slice) = claimed(&manifest, &place)?;
-        let offered = match offered.is_empty() {
-            true => vec![slice.clone()],
-            false => offered,
-        };
         Ok(Self {
             signed: signed_release(source, &manifest)?,
             manifest,
             bundle,
             slice,
-            offered,
+            offered: choice.offered,
+            why: choice.why,
         })
     }
 
@@ -92,40 +111,6 @@ fn read_manifest(source: &dyn BundleSource, digest: &Digest) -> Result<ImageMani
     let bytes = source.manifest(digest)?;
     digest.check("the manifest", &bytes, &place)?;
     ImageManifest::parse(&bytes, &place)
-}
-
-fn slice_of(entry: &Descriptor) -> String {
-    entry.annotation(SLICE).unwrap_or(DEFAULT_SLICE).to_owned()
-}
-
-/// The entry of an index for the wanted slice.
-fn entry<'d>(
-    entries: &'d [Descriptor],
-    wanted: SliceWish<'_>,
-    name: &str,
-) -> Result<&'d Descriptor, ShipError> {
-    let of = |slice: &str| entries.iter().find(|entry| slice_of(entry) == slice);
-    let (expected, found) = match wanted {
-        SliceWish::Named(slice) => (slice, of(slice)),
-        SliceWish::Best(best) => {
-            let without_blobs = || of(DEFAULT_SLICE).or(entries.first());
-            (DEFAULT_SLICE, best.and_then(of).or_else(without_blobs))
-        }
-    };
-    found.ok_or_else(|| {
-        let found: Vec<String> = entries
-            .iter()
-            .map(|entry| format!("`{}`", slice_of(entry)))
-            .collect();
-        ShipError::NoSlice {
-            name: name.to_owned(),
-            expected: expected.to_owned(),
-            found: match found.is_empty() {
-                true => "none".to_owned(),
-                false => found.join(", "),
-            },
-        }
-    })
 }
 
 /// The statement in a manifest, and its signatures.
@@ -173,44 +158,3 @@ pub(crate) const SIGNATURE_FILE: &str = "release.json.minisig";
 /// Names of the files with a publisher's change of keys and its signatures, which follow it.
 pub(crate) const KEYS_FILE: &str = "keys.json";
 pub(crate) const KEYS_SIGNATURE_FILE: &str = "keys.json.minisig";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::artifact::described;
-
-    #[test]
-    fn a_wish_is_met_by_name_or_by_the_best_that_is_offered() {
-        let index = |slices: &[&str]| -> Vec<Descriptor> {
-            let entry =
-                |slice: &&str| described("manifest", slice.as_bytes()).annotated(SLICE, *slice);
-            slices.iter().map(entry).collect()
-        };
-        let chosen = |slices: &[&str], wish| {
-            let index = index(slices);
-            let found = entry(&index, wish, "chat").map(slice_of);
-            found.map_err(|error| error.to_string())
-        };
-        let all = ["npu-3720", "cpu", "npu-4000"];
-        let takes = |slice: &str| Ok(slice.to_owned());
-        assert_eq!(
-            chosen(&all, SliceWish::Named("npu-3720")),
-            takes("npu-3720")
-        );
-        assert_eq!(
-            chosen(&all, SliceWish::Best(Some("npu-4000"))),
-            takes("npu-4000")
-        );
-        assert_eq!(
-            chosen(&all, SliceWish::Best(Some("npu-5010"))),
-            takes("cpu")
-        );
-        assert_eq!(chosen(&all, SliceWish::Best(None)), takes("cpu"));
-        assert_eq!(chosen(&all[2..], SliceWish::Best(None)), takes("npu-4000"));
-        let absent = chosen(&all, SliceWish::Named("npu-5010")).unwrap_err();
-        insta::assert_snapshot!(
-            absent,
-            @"`chat` has no slice `npu-5010`, only `npu-3720`, `cpu`, `npu-4000`: choose one with `--slice`"
-        );
-    }
-}

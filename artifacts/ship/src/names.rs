@@ -40,6 +40,9 @@ pub struct Held {
     pub bytes: u64,
     /// Kind of devices that it is for, e.g. `cpu`.
     pub slice: String,
+    /// Whether a person chose that kind.
+    #[serde(default)]
+    pub slice_asked: bool,
     /// Digest under the tag of the registry; `None` for a bundle that came from a file.
     pub index: Option<Digest>,
     /// The statement of its publisher: blake3 of its bytes.

@@ -315,6 +315,8 @@ pub(crate) const FILE_PATH: &str = "org.cncf.model.filepath";
 pub(crate) const PART: &str = "heg.part";
 /// Annotation with the kind of devices that a manifest is for.
 pub(crate) const SLICE: &str = "heg.slice";
+/// Annotation with the needs of a slice's blobs, e.g. `compiler=8.4;npu=4000;elf=1.2.0`.
+pub(crate) const NPU: &str = "heg.npu";
 /// Annotation with the name of a manifest's bundle.
 pub(crate) const BUNDLE: &str = "heg.bundle";
 

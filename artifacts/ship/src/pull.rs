@@ -6,7 +6,8 @@ use heg_artifacts::{Bundle, SectionId};
 use heg_trust::{TrustError, Word};
 
 use crate::bad::{BadBundle, BadReason};
-use crate::chosen::{Chosen, SliceWish};
+use crate::choice::{SecondBest, SliceWish};
+use crate::chosen::{Choice, Chosen};
 use crate::counted::CountedSource;
 use crate::error::{ShipError, ShipErrorKind};
 use crate::fetch::{FetchOptions, TransferProgress, fetch};
@@ -65,6 +66,8 @@ pub struct Pulled {
     pub model: String,
     /// The decision about it.
     pub accepted: Accepted,
+    /// The reason if it is not the best slice for the machine's NPU.
+    pub second_best: Option<SecondBest>,
     /// Bytes of the bundle.
     pub amounts: Amounts,
     /// Bytes that came from the source, documents included.
@@ -90,14 +93,17 @@ impl Pull<'_> {
         let before = record.as_ref().map(|record| record.now.clone());
         let bytes = source.tagged(tag)?;
         let index = Digest::of(&bytes);
+        let (name, place) = (self.name.to_string(), source.place());
+        let choice = Choice::of(&bytes, self.slice, &name, &place)?;
         if let Some(held) = before.as_ref().filter(|held| held.index == Some(index))
-            && self.slice.fits(&held.slice)
+            && held.slice == choice.slice
+            && held.slice_asked == self.slice_asked(Some(held))
             && self.store.bundle_path(held.bundle).is_some()
             && self.is_complete(held.bundle)?
         {
             return Ok(PullOutcome::Unchanged);
         }
-        let chosen = Chosen::read(&source, &bytes, self.slice, &self.name.to_string())?;
+        let chosen = Chosen::read(&source, choice)?;
         let (bundle, signed) = (chosen.bundle, chosen.signed.as_ref());
         let bad = record.as_ref().and_then(|record| record.bad(bundle));
         if let Some(bad) = bad.filter(|_| !self.takes_bad) {
@@ -107,6 +113,7 @@ impl Pull<'_> {
         let offer = chosen.offer(&source)?;
         let held = Held {
             slice: chosen.slice.clone(),
+            slice_asked: self.slice_asked(before.as_ref()),
             index: Some(index),
             agreed: accepted.agreed,
             ..new_held(bundle, offer.head.file_bytes())
@@ -115,6 +122,7 @@ impl Pull<'_> {
         Ok(PullOutcome::Pulled(Box::new(Pulled {
             moved_bytes: source.bytes(),
             requests: source.requests(),
+            second_best: chosen.why,
             ..pulled
         })))
     }
@@ -138,6 +146,15 @@ impl Pull<'_> {
             ..new_held(bundle.manifest_id(), offer.head.file_bytes())
         };
         self.bring(&offer, held, before, signed.as_ref(), accepted)
+    }
+
+    /// Whether the slice of a new bundle is one that a person chose.
+    fn slice_asked(&self, before: Option<&Held>) -> bool {
+        match self.slice {
+            SliceWish::Named(_) => true,
+            SliceWish::Kept(_) => before.is_some_and(|held| held.slice_asked),
+            SliceWish::Best(_) => false,
+        }
     }
 
     fn is_complete(&self, bundle: SectionId) -> Result<bool, ShipError> {
@@ -211,6 +228,7 @@ impl Pull<'_> {
             amounts: plan.amounts,
             moved_bytes: arrived,
             requests: 0,
+            second_best: None,
             changed_parts,
         })
     }
@@ -259,6 +277,7 @@ fn new_held(bundle: SectionId, bytes: u64) -> Held {
         bundle,
         bytes,
         slice: DEFAULT_SLICE.to_owned(),
+        slice_asked: false,
         index: None,
         release: None,
         number: None,

@@ -23,6 +23,7 @@ use crate::error::OpenvinoError;
 use crate::level_zero::NpuFiles;
 use crate::locate::{OPENVINO_VERSION, find_libraries, library_file};
 use crate::model::{CompiledModel, Model};
+use crate::npu_driver::NpuDriver;
 use crate::properties::Properties;
 use crate::sys::{Handle, c_string, check, take_string};
 use crate::tensor::{Tensor, TensorType};
@@ -87,11 +88,17 @@ impl Core {
         &self.npu().files
     }
 
+    /// Returns what the driver of the first NPU says of itself; `None` if there is none, or one that others could change.
+    pub fn npu_driver(&self) -> Option<NpuDriver> {
+        let npu = self.npu();
+        npu.exposed.is_none().then(|| NpuDriver::of(&npu.files))?
+    }
+
     fn npu(&self) -> &NpuAccess {
         self.inner.npu.get_or_init(|| {
             let folder = &self.inner.folder;
-            let files = NpuFiles::find(folder);
-            let exposed = files.check(folder).err();
+            let files = NpuFiles::find(Some(folder));
+            let exposed = files.check(Some(folder)).err();
             let exposed = exposed.map(|(library, error)| (library, Arc::new(error)));
             NpuAccess { files, exposed }
         })

@@ -29,8 +29,8 @@ pub struct NpuFiles {
 }
 
 impl NpuFiles {
-    /// Looks for them, with OpenVINO's libraries in `folder`.
-    pub fn find(folder: &Path) -> Self {
+    /// Looks for them, with OpenVINO's libraries in `folder` if there are any.
+    pub fn find(folder: Option<&Path>) -> Self {
         Self::find_below(Path::new("/"), &folders(folder, library_path()))
     }
 
@@ -54,9 +54,9 @@ impl NpuFiles {
     }
 
     /// Checks that nobody else can change the libraries. Those in `own` were checked with OpenVINO.
-    pub(crate) fn check(&self, own: &Path) -> Result<(), (PathBuf, FileError)> {
+    pub(crate) fn check(&self, own: Option<&Path>) -> Result<(), (PathBuf, FileError)> {
         let found = self.loader.iter().chain(&self.driver);
-        for path in found.filter(|path| !path.starts_with(own)) {
+        for path in found.filter(|path| own.is_none_or(|own| !path.starts_with(own))) {
             let checked = Owners::this_user().check(path);
             checked.map_err(|error| (path.clone(), error))?;
         }
@@ -97,10 +97,11 @@ fn library_path() -> Option<OsString> {
 }
 
 /// Folders in which the system looks for a library of the plugin's, in this order.
-fn folders(own: &Path, library_path: Option<OsString>) -> Vec<PathBuf> {
+fn folders(own: Option<&Path>, library_path: Option<OsString>) -> Vec<PathBuf> {
     let named = library_path.iter().flat_map(std::env::split_paths);
     let named = named.filter(|folder| !folder.as_os_str().is_empty());
-    std::iter::once(own.to_owned())
+    own.map(Path::to_owned)
+        .into_iter()
         .chain(named)
         .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
         .collect()
@@ -121,7 +122,7 @@ mod tests {
             fs::create_dir(folder).unwrap();
         }
         let path = |named: &Path| Some(named.as_os_str().to_owned());
-        let found = || NpuFiles::find_below(root.path(), &folders(&own, path(&named))[..2]);
+        let found = || NpuFiles::find_below(root.path(), &folders(Some(&own), path(&named))[..2]);
         assert_eq!(found(), NpuFiles::default());
         fs::write(named.join(NPU_LOADER[0]), b"").unwrap();
         assert_eq!(found().loader, Some(named.join(NPU_LOADER[0])));
@@ -136,13 +137,16 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join(NPU_LOADER[0]), b"").unwrap();
         let found = || NpuFiles::find_below(root.path(), std::slice::from_ref(&folder));
-        let elsewhere = Path::new("/nowhere");
+        let elsewhere = Some(Path::new("/nowhere"));
         found().check(elsewhere).unwrap();
+        found().check(None).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-        let (path, _) = found().check(elsewhere).unwrap_err();
-        assert_eq!(path, folder.join(NPU_LOADER[0]));
+        for own in [elsewhere, None] {
+            let (path, _) = found().check(own).unwrap_err();
+            assert_eq!(path, folder.join(NPU_LOADER[0]));
+        }
         // What lies beside the plugin was checked with it.
-        found().check(&folder).unwrap();
+        found().check(Some(&folder)).unwrap();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Safe boundary to OpenVINO: the only FFI of the project.
+//! Safe boundary to OpenVINO, and to the driver of its NPU.
 //!
 //! The libraries are loaded at run time (`locate`, [`Core::load`]); nothing links against them, so
 //! everything that needs no device builds and runs without OpenVINO. Follows DESIGN §4.5–4.8.
@@ -39,6 +39,8 @@ mod locate;
 mod memory;
 #[allow(unsafe_code, reason = "calls the OpenVINO C API")]
 mod model;
+#[allow(unsafe_code, reason = "calls Level Zero's C interface")]
+mod npu_driver;
 #[allow(unsafe_code, reason = "calls the OpenVINO C API")]
 mod output;
 mod platform;
@@ -63,6 +65,7 @@ pub use crate::level_zero::NpuFiles;
 pub use crate::locate::{OPENVINO_VERSION, find_libraries};
 pub use crate::memory::{Access, HostBuffer, Memory};
 pub use crate::model::{CompiledModel, Model};
+pub use crate::npu_driver::NpuDriver;
 pub use crate::output::Output;
 pub use crate::port::PortInfo;
 pub use crate::request::{InferRequest, Progress};

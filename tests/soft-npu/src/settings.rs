@@ -41,6 +41,8 @@ pub(crate) struct NpuMachine {
     pub(crate) stepping: u32,
     /// Lanes of an engine (driver, `vpu_driver/source/device/vpu_37xx/vpu_hw_37xx.cpp` and its likes).
     pub(crate) simd_width: u32,
+    /// Newest version of the ELF layout that the driver reads for the platform (`npu_plugin_elf`, `VersionsProvider`).
+    pub(crate) elf: [u32; 3],
     /// Version of the mapped inference that the firmware reads.
     pub(crate) inference: [u32; 3],
 }
@@ -76,6 +78,8 @@ impl NpuMachine {
         tiles: 2,
         stepping: 0,
         simd_width: 4096,
+        // The version of driver 1.32.1.
+        elf: [1, 2, 5],
         inference: [7, 0, 4],
     };
     const NPU4000: Self = Self {
@@ -90,6 +94,8 @@ impl NpuMachine {
         device_id: 0xB03E,
         tiles: 3,
         simd_width: 8192,
+        // The version that the compiler writes for it.
+        elf: [2, 0, 0],
         ..Self::NPU4000
     };
 
@@ -131,6 +137,7 @@ impl Settings {
             device_id: reader.number("DEVICE_ID", machine.device_id)?,
             tiles: reader.number("TILES", machine.tiles)?,
             stepping: reader.number("STEPPING", machine.stepping)?,
+            elf: reader.triple("ELF", machine.elf)?,
             ..machine
         };
         let (graph_major, graph_minor) = reader.pair("GRAPH", (1, 14))?;
@@ -226,6 +233,15 @@ impl Reader<'_> {
             Some((major.parse().ok()?, minor.parse().ok()?))
         };
         pair().ok_or_else(|| refused(name, &text, "`MAJOR.MINOR`"))
+    }
+
+    fn triple(&self, name: &str, default: [u32; 3]) -> Result<[u32; 3], SoftNpuError> {
+        let Some(text) = (self.variable)(name) else {
+            return Ok(default);
+        };
+        let numbers: Option<Vec<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
+        let triple = numbers.and_then(|numbers| numbers.try_into().ok());
+        triple.ok_or_else(|| refused(name, &text, "`MAJOR.MINOR.PATCH`"))
     }
 
     /// Values with commas between them.

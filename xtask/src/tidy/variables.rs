@@ -175,6 +175,7 @@ const VARIABLES: [(&str, &[&str]); 26] = [
         &[
             "heg-runtime/cli/commands/src/ship/mod.rs",
             "heg-runtime/cli/tests/it/registry.rs",
+            "heg-runtime/cli/tests/it/soft_npu/mod.rs",
             "heg-runtime/cli/tests/it/wine.rs",
             "xtask/lab/src/bench_ship/world.rs",
         ],

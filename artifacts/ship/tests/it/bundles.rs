@@ -143,8 +143,8 @@ pub(crate) struct Device {
     pub(crate) trust: MachineTrust,
     pub(crate) told: Told,
     pub(crate) options: FetchOptions,
-    /// Slice for its NPU, if it has one.
-    pub(crate) slice: Option<&'static str>,
+    /// Wanted kind of devices.
+    pub(crate) slice: SliceWish<'static>,
     _folder: tempfile::TempDir,
 }
 
@@ -165,7 +165,7 @@ impl Device {
             trust,
             told: Told::default(),
             options: FetchOptions::default(),
-            slice: None,
+            slice: SliceWish::Best(None),
             _folder: folder,
         }
     }
@@ -192,7 +192,7 @@ impl Device {
             store: &self.store,
             trust: &self.trust,
             name,
-            slice: SliceWish::Best(self.slice),
+            slice: self.slice,
             agrees: &|_| false,
             examine: &|_| Ok(()),
             takes_bad: true,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use heg_ship::{Layout, ModelName, export_layout};
+use heg_ship::{Layout, MachineNpu, ModelName, PullOutcome, SliceWish, export_layout};
 use heg_spec::NpuPlatform;
 
 use crate::bundles::{Content, Device, Told, bundle_with_blobs, name, open};
@@ -49,23 +49,34 @@ impl Published {
     /// Pulls to a device; returns what moved, as a line.
     fn pull(&self, device: &Device) -> String {
         let source = Layout::new(&self.layout());
-        let pulled = device.pull(&source, &self.chat).unwrap().unwrap();
+        let outcome = device.with(&self.chat, |pull| pull.from_source(&source, "stable"));
+        let PullOutcome::Pulled(pulled) = outcome.unwrap() else {
+            return "nothing is new\n".to_owned();
+        };
         let bundle = device.store.bundle(pulled.held.bundle).unwrap();
         bundle.verify(std::num::NonZero::<usize>::MIN).unwrap();
+        let why = pulled.second_best.map(|why| format!("; {why}"));
         format!(
-            "{}: fetched {} of {} bytes, parts {}\n",
+            "{}: fetched {} of {} bytes, parts {}{}\n",
             pulled.held.slice,
             pulled.amounts.fetch_bytes,
             pulled.amounts.bundle_bytes,
-            pulled.changed_parts.join(", ")
+            pulled.changed_parts.join(", "),
+            why.unwrap_or_default()
         )
     }
 }
 
 fn device(slice: &'static str) -> Device {
     let mut device = Device::trusting();
-    device.slice = Some(slice);
+    device.slice = SliceWish::Kept(slice);
     device
+}
+
+/// An NPU whose driver reads some version of the ELF layout.
+fn npu(platform: NpuPlatform, reads: &str) -> SliceWish<'static> {
+    let elf = Some(reads.parse().unwrap());
+    SliceWish::Best(Some(MachineNpu { platform, elf }))
 }
 
 /// A driver update is other blobs for one platform: devices with that NPU fetch those, the others nothing at all.
@@ -95,6 +106,52 @@ fn both_drivers_of_a_platform_are_offered() {
     published.publish(&[&[(platform, "2.0.0")], &[(platform, "1.10.0")]]);
     let told = ["npu-4000", "npu-4000.2", "npu-3720"].map(|slice| published.pull(&device(slice)));
     insta::assert_snapshot!("two_drivers", told.concat());
+}
+
+/// A device gets the newest blobs that its driver reads, and none that it cannot; a new driver changes that with nothing
+/// new under the tag.
+#[test]
+fn blobs_are_chosen_by_what_the_driver_reads() {
+    let published = Published::new();
+    let platform = NpuPlatform::NPU4000;
+    let mut device = Device::trusting();
+    let mut told = String::new();
+    let bundles: [&[(NpuPlatform, &str)]; 2] = [&[(platform, "2.0.0")], &[(platform, "1.10.0")]];
+    for (offered, drivers) in [
+        (&bundles[..1], &["1.12.0"][..]),
+        (&bundles, &["1.12.0", "1.12.0", "2.1.0", "1.2.0"]),
+    ] {
+        published.publish(offered);
+        for driver in drivers {
+            device.slice = npu(platform, driver);
+            told.push_str(&format!("driver for {driver}: {}", published.pull(&device)));
+        }
+    }
+    device.slice = npu(NpuPlatform::NPU5010, "1.12.0");
+    told.push_str(&format!("another NPU: {}", published.pull(&device)));
+    insta::assert_snapshot!("drivers_read", told);
+}
+
+/// The slice that a person asked for stays, whatever the machine has.
+#[test]
+fn a_slice_that_was_asked_for_is_kept() {
+    let published = Published::new();
+    let platform = NpuPlatform::NPU4000;
+    let mut device = Device::trusting();
+    let held = |device: &Device| device.store.name(&published.chat).unwrap().unwrap().now;
+    published.publish(&[&[(platform, "1.10.0")]]);
+    device.slice = npu(platform, "1.12.0");
+    published.pull(&device);
+    assert!(!held(&device).slice_asked);
+    device.slice = SliceWish::Named("cpu");
+    published.pull(&device);
+    assert_eq!(
+        (held(&device).slice.as_str(), held(&device).slice_asked),
+        ("cpu", true)
+    );
+    device.slice = SliceWish::Kept("cpu");
+    assert_eq!(published.pull(&device), "nothing is new\n");
+    assert!(held(&device).slice_asked);
 }
 
 /// Of three platforms a device fetches one, and a registry keeps the weights of all of them once.

@@ -1,12 +1,13 @@
 //! Facts that a device reports about itself, and checks that a blob fits it. Pure: back ends read the devices.
 //!
 //! The NPU plugin has a check of its own (`COMPATIBILITY_CHECK` with `RUNTIME_REQUIREMENTS` as an argument), which
-//! OpenVINO's C interface cannot pass on; it compares platform, tiles and stepping, as this module does. The versions of
-//! ELF and mapped inference that a driver reads are no properties of any device: importing a blob shows whether they
-//! fit. The version of the driver's compiler says nothing about that, since nothing is compiled.
+//! OpenVINO's C interface cannot pass on; it compares platform, tiles and stepping, as this module does. The ELF layout
+//! that a driver reads is asked of the driver itself. Importing a blob shows whether the mapped inference fits. The
+//! version of the driver's compiler says nothing about that, since nothing is compiled.
 
 use std::fmt;
 
+use heg_artifacts::ElfVersion;
 use heg_artifacts::manifest::{Blob, Variant};
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, NpuPlatform};
@@ -46,8 +47,8 @@ pub struct NpuFacts {
     /// Version of the compiler in its driver, `major.minor`; `None` for a driver without one. Only reported: a blob is
     /// imported without it.
     pub compiler: Option<String>,
-    /// Version of the ELF layout that its driver reads, `major.minor.patch`.
-    pub elf: Option<String>,
+    /// Newest version of the ELF layout that its driver reads.
+    pub elf: Option<ElfVersion>,
 }
 
 /// A GPU that runs CPU programs.
@@ -180,26 +181,14 @@ impl DeviceFacts {
             let (device, blob) = (device.clone(), blob.clone());
             return Err(Misfit::Stepping { device, blob });
         }
-        match &npu.elf {
-            Some(device) if !reads(device, &needs.elf) => {
-                let (device, blob) = (device.clone(), needs.elf.clone());
-                Err(Misfit::Elf { device, blob })
-            }
+        match npu.elf.zip(needs.elf.parse::<ElfVersion>().ok()) {
+            Some((device, blob)) if !device.reads(blob) => Err(Misfit::Elf {
+                device: device.to_string(),
+                blob: blob.to_string(),
+            }),
             _ => Ok(()),
         }
     }
-}
-
-/// Whether a reader of one version reads data of another: the same major version, and a minor one no later.
-fn reads(reader: &str, file: &str) -> bool {
-    let (reader, file) = (numbers(reader), numbers(file));
-    file.first() == reader.first() && file.get(1) <= reader.get(1)
-}
-
-/// Returns the leading numbers of a version, up to the first part that is no number.
-fn numbers(version: &str) -> Vec<u32> {
-    let parts = version.split('.').map(str::parse);
-    parts.map_while(Result::ok).collect()
 }
 
 impl fmt::Display for Misfit {

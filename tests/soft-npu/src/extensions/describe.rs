@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn device_properties_2(
         // SAFETY: as the module above says of a caller's pointers.
         let out = unsafe { place(out) }?;
         describe_device(&mut out.first);
-        out.elf = ELF_VERSION;
+        out.elf = settings().machine.elf;
         out.runtime = settings().machine.inference;
         Ok(())
     })
@@ -179,6 +179,3 @@ pub(super) unsafe extern "C" fn context_memory(
         Ok(())
     })
 }
-
-/// The version that npu_plugin_elf of driver 1.32.1 reads.
-const ELF_VERSION: [u32; 3] = [1, 2, 5];

@@ -9,11 +9,12 @@ use heg_artifacts::plain::escape;
 use heg_runtime::verified;
 use heg_ship::{
     BadBundle, DeviceStore, FetchOptions, Layout, ModelName, PullOutcome, Pulled, Replicas,
-    ShipError, SliceWish, is_layout, machine_slice,
+    ShipError, SliceWish, is_layout,
 };
 use serde_json::json;
 
 use super::known_answers::ask_kernels;
+use super::npu::machine_npu;
 use super::progress::{Output, Shown, bytes, span};
 use super::{Access, agrees, asked, print_warnings, store, trust};
 use crate::failure::input;
@@ -215,9 +216,14 @@ fn bring(
     let output = Output::of(fetching.json);
     let shown = Shown::new(output, "fetching");
     let trust = trust()?;
-    let present = store.name(name)?.map(|record| record.now.slice);
-    let best = present.or_else(machine_slice);
-    let slice = SliceWish::new(fetching.slice.as_deref(), best.as_deref());
+    let present = store.name(name)?.map(|record| record.now);
+    let npu = machine_npu();
+    let slice = match (&fetching.slice, &present) {
+        (Some(slice), _) => SliceWish::Named(slice),
+        // The choice of a person stays, and blobs do where the NPU is unknown.
+        (None, Some(held)) if held.slice_asked || npu.is_none() => SliceWish::Kept(&held.slice),
+        (None, _) => SliceWish::Best(npu),
+    };
     let pull = heg_ship::Pull {
         store,
         trust: &trust,
@@ -287,7 +293,8 @@ fn report(name: &ModelName, pulled: &Pulled, output: Output, took: Duration) {
         let before = pulled.before.as_ref();
         let object = json!({
             "event": "pulled", "name": name.to_string(), "bundle": held.bundle, "model": pulled.model,
-            "slice": held.slice, "number": held.number, "version": held.version,
+            "slice": held.slice, "slice_reason": pulled.second_best.as_ref().map(ToString::to_string),
+            "number": held.number, "version": held.version,
             "before": before.map(|held| held.bundle), "before_number": before.and_then(|held| held.number),
             "bundle_bytes": held.bytes, "moved_bytes": pulled.moved_bytes, "requests": pulled.requests,
             "changed_parts": pulled.changed_parts, "seconds": took.as_secs_f64(),
@@ -321,6 +328,9 @@ fn report(name: &ModelName, pulled: &Pulled, output: Output, took: Duration) {
         bytes(held.bytes),
         span(took)
     );
+    if let Some(why) = &pulled.second_best {
+        println!("slice     {}: {}", held.slice, escape(&why.to_string()));
+    }
 }
 
 /// Parses a rate: a number of bytes, or one with `kB`, `MB` or `GB` behind it.

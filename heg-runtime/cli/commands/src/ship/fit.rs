@@ -10,12 +10,11 @@ use heg_files::TempFile;
 use heg_runtime::exec::ExecutorOptions;
 use heg_runtime::fit::{MemoryNeed, available_bytes};
 use heg_runtime::{Loaded, auto};
-use heg_ship::{
-    Accepted, Candidate, CountedSource, DeviceStore, Look, ModelName, SliceWish, machine_slice,
-};
+use heg_ship::{Accepted, Candidate, CountedSource, DeviceStore, Look, ModelName, SliceWish};
 use heg_trust::Word;
 use serde::Serialize;
 
+use super::npu::machine_npu;
 use super::progress::bytes;
 use super::{Access, agrees, asked, print_warnings, store_path, trust};
 use crate::bench;
@@ -53,6 +52,8 @@ struct Report {
     parameters: u64,
     weights: String,
     slice: String,
+    /// The reason why it is not the best one for this machine's NPU; `None` if it is.
+    slice_reason: Option<String>,
     /// Slices under the name.
     offered: Vec<String>,
     bundle_bytes: u64,
@@ -98,12 +99,14 @@ pub(crate) fn fit(arguments: &Fit) -> anyhow::Result<()> {
         Ok(path) => DeviceStore::open_existing(&path)?,
         Err(_) => None,
     };
-    let best = machine_slice();
     let candidate = Look {
         store: store.as_ref(),
         trust: &trust()?,
         name: &name,
-        slice: SliceWish::new(arguments.slice.as_deref(), best.as_deref()),
+        slice: match &arguments.slice {
+            Some(slice) => SliceWish::Named(slice),
+            None => SliceWish::Best(machine_npu()),
+        },
         agrees: &agrees(arguments.allow_unsigned),
     }
     .at(&source, name.tag())?;
@@ -138,6 +141,7 @@ impl Report {
             weights: model.weights.to_string(),
             slice: candidate.slice.clone(),
             offered: candidate.offered.clone(),
+            slice_reason: candidate.second_best.as_ref().map(ToString::to_string),
             bundle_bytes: candidate.amounts.bundle_bytes,
             here_bytes: candidate.amounts.here_bytes,
             fetch_bytes: candidate.amounts.fetch_bytes,
@@ -200,6 +204,8 @@ impl Report {
             Some(available) => format!(", of {}", bytes(available)),
             None => String::new(),
         };
+        let reason = self.slice_reason.as_ref();
+        let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
         println!("signed    {signed}");
         println!(
             "model     {}, {:.2} G parameters as {}, context of {} tokens",
@@ -209,9 +215,10 @@ impl Report {
             self.context_tokens
         );
         println!(
-            "slice     {}, of {}",
+            "slice     {}, of {}{}",
             escape(&self.slice),
-            escape(&self.offered.join(", "))
+            escape(&self.offered.join(", ")),
+            escape(&reason)
         );
         println!(
             "download  {}, of it {} here: {}{free}",

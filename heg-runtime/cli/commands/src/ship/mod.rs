@@ -4,6 +4,7 @@ mod fetch;
 mod fit;
 mod held;
 mod known_answers;
+mod npu;
 mod progress;
 mod send;
 

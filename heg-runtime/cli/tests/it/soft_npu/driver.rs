@@ -61,6 +61,7 @@ fn a_machine_that_no_blob_fits_answers_on_its_cpu() {
         (("WITHOUT", "graph"), "the device cannot be used"),
         (("TILES", "1"), "tiles, the device has 1"),
         (("DEVICE_ID", "1"), "platform"),
+        (("ELF", "1.1.0"), "the driver reads 1.1.0"),
     ] {
         let settings = [("PLATFORM", "4000"), setting];
         let ran = heg(bundle(), &answer(bundle(), SOC, "Hello"), &settings);

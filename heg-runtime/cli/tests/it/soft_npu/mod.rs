@@ -17,6 +17,7 @@ mod npu_lent;
 mod pair;
 mod recording;
 mod server;
+mod slices;
 mod wrong;
 
 use std::fs::File;
@@ -127,7 +128,9 @@ fn heg_in(world: &SoftNpu, bundle: &Path, arguments: &[&str], settings: &[(&str,
 
 fn command(world: &SoftNpu, bundle: &Path, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(HEG);
-    command.env("HEG_CACHE_DIR", world.folder().join("cache"));
+    command
+        .env("HEG_CACHE_DIR", world.folder().join("cache"))
+        .env("HEG_STORE", world.folder().join("store"));
     world.enter(&mut command, bundle, settings);
     command
 }

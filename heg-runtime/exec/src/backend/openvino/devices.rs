@@ -2,6 +2,7 @@
 //!
 //! A property that a plugin does not have counts as unknown, and a device without a name as missing.
 
+use heg_artifacts::ElfVersion;
 use heg_openvino::Core;
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, NpuPlatform};
@@ -32,7 +33,10 @@ pub(super) fn read(core: &Core, device: &Device, facts: &mut DeviceFacts) {
         tiles: known("NPU_MAX_TILES").and_then(|text| text.parse().ok()),
         stepping: known("NPU_STEPPING").filter(|text| !text.starts_with('-')),
         compiler: known("NPU_COMPILER_VERSION").and_then(|text| compiler(&text)),
-        elf: None,
+        elf: core
+            .npu_driver()
+            .and_then(|driver| driver.elf)
+            .map(ElfVersion::new),
     };
     let usable = missing.is_none();
     facts.full_name = full_name;

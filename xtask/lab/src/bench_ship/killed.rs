@@ -15,12 +15,12 @@ pub(super) fn measure(world: &World, rounds: usize, report: &mut Report) -> Resu
     let (mut twice, mut again_ms) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let before = loopback_bytes()?;
-        world.device()?.pull()?;
+        world.device()?.pull(&[])?;
         let whole = loopback_bytes()? - before;
         let device = world.device()?;
         let before = loopback_bytes()?;
         pull_until(&device, bytes * 6 / 10)?;
-        let again = device.pull()?;
+        let again = device.pull(&[])?;
         let both = loopback_bytes()? - before;
         twice.push((both.cast_signed() - whole.cast_signed()) as f64 / bytes as f64 * 100.0);
         again_ms.push(again.seconds * 1e3);

@@ -11,7 +11,7 @@ use std::time::Instant;
 pub(super) fn measure(world: &World, rounds: usize, report: &mut Report) -> Result<()> {
     let device = world.device()?;
     look(world, &device, rounds, report)?;
-    device.pull()?;
+    device.pull(&[])?;
     open(world, &device, report)
 }
 

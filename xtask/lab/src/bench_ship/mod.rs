@@ -42,7 +42,7 @@ enum Part {
     Pulls,
     /// A pull that is killed at 60% and started again.
     Killed,
-    /// Another template, and another tensor.
+    /// Another template, another tensor, other rows of the embedding, and other blobs if there are some.
     Edits,
     /// Opening by name, and `heg fit` with and without `--measure`.
     Looks,

@@ -29,7 +29,7 @@ pub(super) fn measure(world: &World, rounds: usize, report: &mut Report) -> Resu
     let blobs = blobs(world)?;
     let (mut ours, mut skopeo, mut curl) = (Side::default(), Side::default(), Side::default());
     for _ in 0..rounds {
-        ours.add(gigabytes, || world.device()?.pull().map(drop))?;
+        ours.add(gigabytes, || world.device()?.pull(&[]).map(drop))?;
         skopeo.add(gigabytes, || copy_by_skopeo(world))?;
         curl.add(gigabytes, || fetch_by_curl(world, &blobs))?;
     }

@@ -101,8 +101,9 @@ impl Device<'_> {
         Ok(Ended { lines, seconds })
     }
 
-    pub(super) fn pull(&self) -> Result<Ended> {
-        self.run(&mut self.pulling(), "heg pull")
+    /// Pulls the bundle, with further options.
+    pub(super) fn pull(&self, options: &[&str]) -> Result<Ended> {
+        self.run(self.pulling().args(options), "heg pull")
     }
 
     /// The command of a pull.

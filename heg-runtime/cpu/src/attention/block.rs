@@ -118,14 +118,15 @@ pub(super) struct Next {
 const LINE_BYTES: usize = 64;
 
 impl Next {
-    /// Prefetches the first `tokens` tokens of both, spread over `steps` steps.
+    /// Prefetches the first `tokens` tokens of both, spread over `steps` steps. `is_last`: the item has no head behind
+    /// this one.
     pub(super) fn new<E: Element>(
-        keys: HeadRows,
-        values: HeadRows,
+        [keys, values]: [HeadRows; 2],
+        is_last: bool,
         tokens: usize,
         steps: usize,
     ) -> Self {
-        let row_bytes = match E::HAS_SCALES {
+        let row_bytes = match E::HAS_SCALES && !is_last {
             // The line with the scales is that of the next head's elements.
             true => keys.len * E::BYTES,
             false => head_bytes::<E>(keys.len),

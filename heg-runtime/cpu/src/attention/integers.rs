@@ -167,21 +167,29 @@ pub(super) unsafe fn scale_weights<L: Lanes>(
     }
 }
 
-/// Copies the scales of `tokens` of a block to `[groups, BLOCK]`.
+/// Copies the scales of `tokens` of a block to `[groups, BLOCK]`: those of two groups with one load.
 ///
 /// # Safety
 ///
 /// Rows of `tokens` are readable, and `to` has a block for each group.
 #[inline(always)]
 pub(super) unsafe fn gather_scales(rows: HeadRows, tokens: Range<usize>, to: *mut f32) {
-    for group in 0..rows.len.div_ceil(CACHE_GROUP) {
+    let groups = rows.len.div_ceil(CACHE_GROUP);
+    for group in (0..groups).step_by(2) {
         let column = rows.len + group * size_of::<u16>();
         for token in tokens.clone() {
             // SAFETY: scales stand behind the head's elements, a byte each, and the token lies in the block.
             unsafe {
                 let from = rows.start.add(token * rows.stride_bytes + column);
-                let scale = u32::from(from.cast::<u16>().read_unaligned()) << 16;
-                *to.add(group * BLOCK + token) = f32::from_bits(scale);
+                let to = to.add(group * BLOCK + token);
+                if group + 1 == groups {
+                    let scale = u32::from(from.cast::<u16>().read_unaligned());
+                    *to = f32::from_bits(scale << 16);
+                } else {
+                    let scales = u32::from_le(from.cast::<u32>().read_unaligned());
+                    *to = f32::from_bits(scales << 16);
+                    *to.add(BLOCK) = f32::from_bits(scales & 0xffff_0000);
+                }
             }
         }
     }

@@ -252,7 +252,9 @@ impl Item<'_> {
             false => transpose_steps(self.shape.head_dim, &visible) + 2 * tiles,
         };
         let next_tokens = stage.seen.end.saturating_sub(start + BLOCK).min(BLOCK);
-        let mut next = Next::new::<E>(keys.from(BLOCK), values.from(BLOCK), next_tokens, steps);
+        let is_last = head + 1 == self.kv_heads.len();
+        let ahead = [keys, values].map(|rows| rows.from(BLOCK));
+        let mut next = Next::new::<E>(ahead, is_last, next_tokens, steps);
         let [keys, values] = match &stage.branch {
             // SAFETY: the caller of `attend` has the keys and values of all positions that a row sees, and `gathered`
             // has two blocks of them.

@@ -87,8 +87,8 @@ pub(crate) fn choose<'d>(
     Ok((found, why))
 }
 
-/// The entry with the newest blobs for an NPU that its driver reads. Of equal ones it is the first, and so it is for a
-/// driver that does not say what it reads.
+/// The entry with the newest blobs for an NPU that its driver reads, the first of equal ones. A driver that does not say what
+/// it reads is taken to read all.
 fn newest_readable(
     entries: &[Descriptor],
     npu: MachineNpu,
@@ -99,31 +99,24 @@ fn newest_readable(
         let rest = slice_of(entry).strip_prefix(&base);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    let needs = |entry: &Descriptor| entry.annotation(NPU).and_then(ElfVersion::of_needs);
-    let for_it = entries.iter().filter(is_for_it);
-    let Some(reads) = npu.elf else {
-        let first = for_it.clone().next();
-        let why = first.is_none().then_some(SecondBest::NoBlobs { platform });
-        return (first, why);
+    let needs = |entry: &&Descriptor| entry.annotation(NPU).and_then(ElfVersion::of_needs);
+    // `max_by_key` gives the last of equal ones.
+    let for_it = entries.iter().rev().filter(is_for_it);
+    let Some(newest) = for_it.clone().max_by_key(needs) else {
+        return (None, Some(SecondBest::NoBlobs { platform }));
     };
-    let newest_of = |a: &'_ &Descriptor, b: &'_ &Descriptor| needs(a).cmp(&needs(b));
-    // `max_by` gives the last of equal ones.
-    let newest = for_it.clone().rev().max_by(newest_of);
-    let readable = for_it
-        .rev()
-        .filter(|entry| needs(entry).is_none_or(|it| reads.reads(it)));
-    let readable = readable.max_by(newest_of);
-    let why = match newest {
-        None => Some(SecondBest::NoBlobs { platform }),
-        Some(newest) => needs(newest)
-            .filter(|needs| !reads.reads(*needs))
-            .map(|needs| SecondBest::Driver {
+    match npu.elf.zip(needs(&newest)) {
+        Some((reads, newest_needs)) if !reads.reads(newest_needs) => {
+            let is_read = |entry: &&Descriptor| needs(entry).is_none_or(|it| reads.reads(it));
+            let why = SecondBest::Driver {
                 slice: slice_of(newest).to_owned(),
-                needs,
+                needs: newest_needs,
                 reads,
-            }),
-    };
-    (readable, why)
+            };
+            (for_it.filter(is_read).max_by_key(needs), Some(why))
+        }
+        _ => (Some(newest), None),
+    }
 }
 
 fn no_slice(entries: &[Descriptor], expected: &str, name: &str) -> ShipError {

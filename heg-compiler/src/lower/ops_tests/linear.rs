@@ -88,13 +88,16 @@ fn linear_w8a16() {
 
 #[test]
 fn linear_w4a16() {
-    for group in [GroupColumns::ALL[0], GroupColumns::ALL[1]] {
-        for symmetric in [false, true] {
-            let form = WeightForm::W4A16 { group, symmetric };
-            let test = format!("linear, {form}");
-            check(&test, ParamKind::Matrix, form, false);
-            check(&format!("{test}, bias"), ParamKind::Matrix, form, true);
-        }
+    let [first, second] = [GroupColumns::ALL[0], GroupColumns::ALL[1]];
+    for (group, symmetric, bias) in [
+        (first, false, false),
+        (first, true, true),
+        (second, false, true),
+        (second, true, false),
+    ] {
+        let form = WeightForm::W4A16 { group, symmetric };
+        let test = format!("linear, {form}, bias {bias}");
+        check(&test, ParamKind::Matrix, form, bias);
     }
 }
 

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use heg_spec::NpuPlatform;
 
 use crate::content_id::SectionId;
-use crate::elf_version::ElfVersion;
 use crate::manifest::{BakedState, Blob, Manifest, Section};
 use crate::parts;
 
@@ -68,9 +67,13 @@ pub fn with_state(manifest: &Manifest, state: BakedState, sections: &[Section]) 
 pub fn npu_needs(manifest: &Manifest, platform: NpuPlatform) -> Option<String> {
     let of_platform = blobs(manifest).filter(|blob| blob.platform == platform);
     let newest = of_platform.max_by_key(|blob| {
-        let version = |text: &str| text.parse::<ElfVersion>().ok();
+        let numbers = |text: &str| -> Vec<u64> {
+            text.split('.')
+                .map(|part| part.parse().unwrap_or(0))
+                .collect()
+        };
         let found = &blob.compatibility;
-        (version(&found.elf), version(&found.compiler))
+        (numbers(&found.elf), numbers(&found.compiler))
     })?;
     let found = &newest.compatibility;
     Some(format!(

@@ -10,6 +10,7 @@ use heg_artifacts::{Bundle, BundleHead, FilePart, SectionBlocks, platforms, slic
 use heg_spec::NpuPlatform;
 use serde_json::json;
 
+use crate::choice::slice_name;
 use crate::chosen::{KEYS_FILE, KEYS_SIGNATURE_FILE, RELEASE_FILE, SIGNATURE_FILE};
 use crate::error::ShipError;
 use crate::names::SignedRelease;
@@ -17,7 +18,7 @@ use crate::oci::{
     BUNDLE, CONFIG_TYPE, DOC_TYPE, Descriptor, Digest, FILE_PATH, INDEX_TYPE, ImageManifest, Index,
     MANIFEST_TYPE, MODEL_TYPE, NPU, PART, SETTINGS_TYPE, SLICE, Sha256, WEIGHT_TYPE,
 };
-use crate::offer::{BLOCKS_FILE, DEFAULT_SLICE};
+use crate::offer::BLOCKS_FILE;
 
 /// A slice of a bundle, ready to be sent.
 pub(crate) struct SliceArtifact<'b> {
@@ -85,10 +86,7 @@ impl<'b> SliceArtifact<'b> {
         let place = &manifest.model.name;
         let head = BundleHead::of(slice(manifest, platform)).map_err(ShipError::bundle(place))?;
         Ok(Self {
-            slice: match platform {
-                Some(platform) => format!("npu-{platform}"),
-                None => DEFAULT_SLICE.to_owned(),
-            },
+            slice: slice_name(platform),
             npu: platform.and_then(|platform| heg_artifacts::npu_needs(manifest, platform)),
             head,
             bundle,

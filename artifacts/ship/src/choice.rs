@@ -59,6 +59,14 @@ impl fmt::Display for SecondBest {
     }
 }
 
+/// The name of the slice with blobs for a platform, or without any.
+pub(crate) fn slice_name(platform: Option<NpuPlatform>) -> String {
+    match platform {
+        Some(platform) => format!("npu-{platform}"),
+        None => DEFAULT_SLICE.to_owned(),
+    }
+}
+
 /// The slice that an entry of an index is for.
 pub(crate) fn slice_of(entry: &Descriptor) -> &str {
     entry.annotation(SLICE).unwrap_or(DEFAULT_SLICE)
@@ -94,7 +102,7 @@ fn newest_readable(
     npu: MachineNpu,
 ) -> (Option<&Descriptor>, Option<SecondBest>) {
     let platform = npu.platform;
-    let base = format!("npu-{platform}");
+    let base = slice_name(Some(platform));
     let is_for_it = |entry: &&Descriptor| {
         let rest = slice_of(entry).strip_prefix(&base);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

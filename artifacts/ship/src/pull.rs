@@ -6,7 +6,7 @@ use heg_artifacts::{Bundle, SectionId};
 use heg_trust::{TrustError, Word};
 
 use crate::bad::{BadBundle, BadReason};
-use crate::choice::{SecondBest, SliceWish};
+use crate::choice::{SecondBest, SliceWish, slice_name};
 use crate::chosen::{Choice, Chosen};
 use crate::counted::CountedSource;
 use crate::error::{ShipError, ShipErrorKind};
@@ -138,10 +138,7 @@ impl Pull<'_> {
         let offer = Offer::of_file(path, &bundle)?;
         let platforms = heg_artifacts::platforms(bundle.manifest());
         let held = Held {
-            slice: match platforms.iter().next() {
-                Some(platform) => format!("npu-{platform}"),
-                None => DEFAULT_SLICE.to_owned(),
-            },
+            slice: slice_name(platforms.first().copied()),
             agreed: accepted.agreed,
             ..new_held(bundle.manifest_id(), offer.head.file_bytes())
         };

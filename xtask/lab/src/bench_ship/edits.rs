@@ -1,7 +1,7 @@
 //! Another template, another tensor, other rows of the embedding, and blobs for another driver, in a bundle that a device
 //! has: the bytes that move, and the time.
 
-use super::world::{Device, World};
+use super::world::World;
 use crate::goal::Goal;
 use crate::lines::{Line, Report};
 use anyhow::{Context, Result};
@@ -70,7 +70,7 @@ impl<'w> Edits<'w> {
     ) -> Result<()> {
         let (mut megabytes, mut took_ms) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let device: Device<'_> = self.world.device()?;
+            let device = self.world.device()?;
             device.pull(options)?;
             self.world.push(&edit.bundle)?;
             let pulled = device.pull(&[])?;

@@ -217,12 +217,15 @@ fn bring(
     let shown = Shown::new(output, "fetching");
     let trust = trust()?;
     let present = store.name(name)?.map(|record| record.now);
-    let npu = machine_npu();
     let slice = match (&fetching.slice, &present) {
         (Some(slice), _) => SliceWish::Named(slice),
-        // The choice of a person stays, and blobs do where the NPU is unknown.
-        (None, Some(held)) if held.slice_asked || npu.is_none() => SliceWish::Kept(&held.slice),
-        (None, _) => SliceWish::Best(npu),
+        // The choice of a person stays, and no driver is asked.
+        (None, Some(held)) if held.slice_asked => SliceWish::Kept(&held.slice),
+        (None, held) => match (machine_npu(), held) {
+            // Blobs stay where the NPU is unknown.
+            (None, Some(held)) => SliceWish::Kept(&held.slice),
+            (npu, _) => SliceWish::Best(npu),
+        },
     };
     let pull = heg_ship::Pull {
         store,

@@ -41,6 +41,12 @@ fn pages_of_integers_are_baked() {
     baked::check(&subject);
 }
 
+#[test]
+fn bits_of_a_state_of_integers_are_those_of_their_revision() {
+    let pinned = baked::bits_of_revision(&baked::Subject::new(narrow(), 2048, 1));
+    insta::assert_snapshot!(pinned, @"revision 2: a880c319d274ccbf58b67339c9b1fe804c096df14f67ed5c13c99aa4d1a4f439");
+}
+
 /// Token by token, and in chunks. Random tokens are a hard case: the evaluation's texts differ by a fifth of that.
 #[test]
 fn distributions_are_near_those_in_bf16() {

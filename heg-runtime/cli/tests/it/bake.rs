@@ -79,7 +79,7 @@ fn answers_behind_a_state_are_those_without() {
         .collect();
     assert!(states[0].starts_with("state     a-2: ") && states[1].starts_with("state     mail: "));
     assert!(states[1].contains(&format!("{tokens} tokens in {pages} pages")));
-    assert!(states[1].ends_with("I8 activations, Bf16 keys and values, arithmetic 1"));
+    assert!(states[1].ends_with("I8 activations, Bf16 keys and values, arithmetic 2"));
     // The same state again changes nothing, and another one of its name replaces it.
     let again = json_of(folder, &[&bake[..], &["--state", "mail"]].concat());
     assert_eq!(again["bundle"], mail["bundle"]);

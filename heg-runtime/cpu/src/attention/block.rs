@@ -1,16 +1,13 @@
 //! Keys and values of a block, converted to the form that tiles read.
 
-use super::BLOCK;
+use super::{BLOCK, KvElement};
 use crate::lanes::{LANES, Lanes};
-use crate::rows;
 use std::ops::Range;
 
 /// An element type of keys and values.
 pub(super) trait Element {
     /// Bytes per element.
     const BYTES: usize;
-    /// Whether each head has scales of its groups behind it.
-    const HAS_SCALES: bool = false;
     /// Loads `count` elements as f32; the other lanes are zero.
     ///
     /// # Safety
@@ -50,32 +47,6 @@ impl Element for Bf16 {
                 _ => L::load_bf16_first(from.cast(), count),
             }
         }
-    }
-}
-
-/// 8-bit integers, the scales of their groups behind a head.
-pub(super) enum I8 {}
-
-impl Element for I8 {
-    const BYTES: usize = 1;
-    const HAS_SCALES: bool = true;
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(from: *const u8, count: usize) -> L {
-        // SAFETY: the caller has the instructions of `L` and `count` elements at `from`.
-        unsafe {
-            match count {
-                LANES => L::load_i8(from.cast()),
-                _ => L::load_i8_first(from.cast(), count),
-            }
-        }
-    }
-}
-
-/// Bytes of a head.
-pub(super) const fn head_bytes<E: Element>(head_dim: usize) -> usize {
-    match E::HAS_SCALES {
-        true => rows::head_bytes(head_dim),
-        false => head_dim * E::BYTES,
     }
 }
 
@@ -120,16 +91,17 @@ const LINE_BYTES: usize = 64;
 impl Next {
     /// Prefetches the first `tokens` tokens of both, spread over `steps` steps. `is_last`: the item has no head behind
     /// this one.
-    pub(super) fn new<E: Element>(
+    pub(super) fn new(
+        element: KvElement,
         [keys, values]: [HeadRows; 2],
         is_last: bool,
         tokens: usize,
         steps: usize,
     ) -> Self {
-        let row_bytes = match E::HAS_SCALES && !is_last {
+        let row_bytes = match (element, is_last) {
             // The line with the scales is that of the next head's elements.
-            true => keys.len * E::BYTES,
-            false => head_bytes::<E>(keys.len),
+            (KvElement::I8, false) => keys.len,
+            _ => element.head_bytes(keys.len),
         };
         Self {
             keys,

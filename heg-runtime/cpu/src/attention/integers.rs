@@ -1,45 +1,49 @@
-//! Keys and values of 8 bits, in groups of a head that share scales. Scores are products of queries rounded to 16 bits with keys
-//! as they lie in the cache: exact sums, group by group, each times the scale of its key's group.
+//! Keys and values of 8 bits, in groups of a head that share scales. Queries are rounded to 16 bits, and so are weights times
+//! the scales of their values, so that products are sums of integers, which are exact: group by group for scores, block by
+//! block for weighted values.
 
 use super::BLOCK;
-use super::block::{HeadRows, Next};
-use super::softmax::vectors;
-use super::tile::TILE_ROWS;
-use crate::lanes::{DOT_COLUMNS, DOT_KEYS, Lanes, Queries};
+use super::block::{HeadRows, Next, transpose};
+use super::kernel::Item;
+use super::pairs::{Neighbours, PairProducts, Scores, pair_values};
+use super::softmax::{vectors, within};
+use super::tile::{TILE_ROWS, compute};
+use crate::lanes::{LANES, Lanes};
 use crate::rows::CACHE_GROUP;
 use std::ops::Range;
 
-/// Largest magnitude of a key.
-const KEY_MAX: usize = 127;
+/// Largest magnitude of a key or value, were it any byte.
+const MAGNITUDE_MAX: usize = 128;
 
-/// Largest magnitude of a query's integers: every sum of a group fits in 32 bits.
+/// Largest magnitude of a query's or a weight's integers: every sum of a group, or of a block, fits in 32 bits.
 pub(super) const STEPS: f32 = i16::MAX as f32;
 
-const _: () = assert!(i16::MAX as usize * KEY_MAX * CACHE_GROUP <= i32::MAX as usize);
-const _: () = assert!(CACHE_GROUP == DOT_COLUMNS);
+const _: () = assert!(i16::MAX as usize * MAGNITUDE_MAX * CACHE_GROUP <= i32::MAX as usize);
+const _: () = assert!(i16::MAX as usize * MAGNITUDE_MAX * BLOCK <= i32::MAX as usize);
+const _: () = assert!(CACHE_GROUP.is_multiple_of(LANES) && BLOCK.is_multiple_of(CACHE_GROUP));
 
-/// Rounds a head of a query to integers, padded with zeros; returns what one of them stands for.
+/// Rounds `count` floats to integers, padded with zeros; returns what one of them stands for.
 ///
 /// Plain Rust, which each instruction set vectorises: every operation is exact or rounded once.
 ///
 /// # Safety
 ///
-/// `query` has `head_dim` elements, and `to` as many, up to a multiple of [`DOT_COLUMNS`].
+/// `from` has `count` elements, and `to` as many, up to a multiple of [`CACHE_GROUP`].
 #[inline(always)]
-pub(super) unsafe fn round_query(query: *const f32, head_dim: usize, to: *mut i16) -> f32 {
+pub(super) unsafe fn round(from: *const f32, count: usize, to: *mut i16) -> f32 {
     // Neighbouring floats from 2²³ to 2²⁴ are one apart, and so are their bits.
     const SHIFT: f32 = 12_582_912.0;
     // SAFETY: the caller has the elements, and room for their integers.
-    let (query, to) = unsafe {
-        let padded = head_dim.next_multiple_of(DOT_COLUMNS);
+    let (from, to) = unsafe {
+        let padded = count.next_multiple_of(CACHE_GROUP);
         (
-            std::slice::from_raw_parts(query, head_dim),
+            std::slice::from_raw_parts(from, count),
             std::slice::from_raw_parts_mut(to, padded),
         )
     };
     // The bits of magnitudes have the order of floats, and NaN is the largest.
     let mut largest = 0;
-    for x in query {
+    for x in from {
         largest = u32::max(largest, x.to_bits() & 0x7fff_ffff);
     }
     let largest = f32::from_bits(largest);
@@ -47,7 +51,7 @@ pub(super) unsafe fn round_query(query: *const f32, head_dim: usize, to: *mut i1
     to.fill(0);
     match (largest.is_finite(), inverse.is_finite()) {
         (true, true) => {
-            for (x, to) in query.iter().zip(to) {
+            for (x, to) in from.iter().zip(to) {
                 let shifted = (x * inverse + SHIFT).to_bits();
                 *to = shifted.wrapping_sub(SHIFT.to_bits()) as i16;
             }
@@ -59,23 +63,88 @@ pub(super) unsafe fn round_query(query: *const f32, head_dim: usize, to: *mut i1
     }
 }
 
+// As in `kernel`: keys and values are those of the item's positions, and scratch memory has room for a block and a strip.
+impl Item<'_> {
+    /// Widens the `visible` keys and values of a block, which are integers, to pairs, and copies their scales.
+    ///
+    /// # Safety
+    ///
+    /// Rows of the `visible` tokens are readable.
+    #[inline(always)]
+    pub(super) unsafe fn pair<L: Lanes>(
+        &mut self,
+        [keys, values]: [HeadRows; 2],
+        visible: Range<usize>,
+        next: &mut Next,
+    ) {
+        // The last pair of a head with an odd element has a byte of a scale, which is multiplied by zero.
+        let pairs = HeadRows {
+            len: keys.len.div_ceil(2),
+            ..keys
+        };
+        let width = self.shape.width;
+        // SAFETY: the rows are readable; `keys` and `values` in scratch memory have a block of `width` elements, and their
+        // scales one for each token.
+        unsafe {
+            gather_scales(keys, visible.clone(), self.scratch.key_scales.start());
+            gather_scales(values, visible.clone(), self.scratch.value_scales.start());
+            let to = self.scratch.keys.start();
+            transpose::<L, Neighbours>(pairs, visible.clone(), to, next);
+            let to = self.scratch.values.start();
+            pair_values::<L>(values, visible, to, width, next);
+        }
+    }
+
+    /// Computes scores of a tile with keys that are integers; `first` and `row` as for floats.
+    ///
+    /// # Safety
+    ///
+    /// As [`attend`](super::attend).
+    #[inline(always)]
+    pub(super) unsafe fn score_integers<L: Lanes>(
+        &mut self,
+        first: usize,
+        row: usize,
+        visible: &[Range<usize>],
+    ) {
+        let (number, width) = (first + row, self.shape.width);
+        // SAFETY: `queries` has the rows, each of integers in the place of floats, `units` one for each, `scores` the strip,
+        // `keys` and `key_scales` the block.
+        unsafe {
+            let queries = self.scratch.queries.start().add(number * width);
+            score_tile::<L>(Tile {
+                queries: queries.cast(),
+                stride: width * size_of::<f32>() / size_of::<i16>(),
+                units: self.scratch.units.start().add(number),
+                scores: self.scratch.scores.start().add(row * BLOCK),
+                keys: self.scratch.keys.start().cast(),
+                head_dim: self.shape.head_dim,
+                scales: self.scratch.key_scales.start(),
+                visible,
+            });
+        }
+    }
+}
+
 /// Queries of a tile, and the part of a block that its rows are multiplied with.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<'a> {
+struct Tile<'a> {
     /// First of the rows of integers.
-    pub(super) queries: *const i16,
+    queries: *const i16,
     /// Integers from one row to the next.
-    pub(super) stride: usize,
+    stride: usize,
     /// Units of the rows' integers.
-    pub(super) units: *const f32,
+    units: *const f32,
     /// Scores of the first row: `[rows, BLOCK]`.
-    pub(super) scores: *mut f32,
-    /// Keys of the block.
-    pub(super) keys: HeadRows,
+    scores: *mut f32,
+    /// Keys of the block in pairs: `[head_dim / 2, BLOCK]`.
+    keys: *const i16,
+    /// Elements of a head.
+    head_dim: usize,
     /// Scales of the keys: `[groups, BLOCK]`.
-    pub(super) scales: *const f32,
+    scales: *const f32,
     /// Tokens that each row sees, ascending; as many as rows.
-    pub(super) visible: &'a [Range<usize>],
+    visible: &'a [Range<usize>],
 }
 
 /// Computes the scores of a tile. Each dot product of a group is a float times the scale of its key's group, added up with one
@@ -83,86 +152,63 @@ pub(super) struct Tile<'a> {
 ///
 /// # Safety
 ///
-/// Keys that a row sees are readable, `dots` has `[groups, rows, BLOCK]`, and the tile has at most [`TILE_ROWS`] rows.
+/// Pointers have all rows, groups and vectors with tokens that a row sees; a tile has at most [`TILE_ROWS`] rows.
 #[inline(always)]
-pub(super) unsafe fn score_tile<L: Lanes>(tile: Tile<'_>, dots: *mut i32, next: &mut Next) {
+unsafe fn score_tile<L: Lanes>(tile: Tile<'_>) {
     let (Some(first_row), Some(last_row)) = (tile.visible.first(), tile.visible.last()) else {
         return;
     };
-    let groups = tile.keys.len.div_ceil(CACHE_GROUP);
-    let tokens = first_row.start..last_row.end;
-    let mut first = tokens.start / DOT_KEYS * DOT_KEYS;
-    while first < tokens.end {
-        next.step();
-        let mut keys = [std::ptr::null::<i8>(); DOT_KEYS];
-        for (number, key) in keys.iter_mut().enumerate() {
-            // Lanes of other tokens get a neighbour's products.
-            let token = (first + number).max(tokens.start).min(tokens.end - 1);
-            let row = token * tile.keys.stride_bytes;
-            *key = tile.keys.start.wrapping_add(row).cast();
-        }
-        for group in 0..groups {
-            let column = group * CACHE_GROUP;
-            let mut four = keys;
-            for key in &mut four {
-                *key = key.wrapping_add(column);
-            }
-            let queries = Queries {
-                first: tile.queries.wrapping_add(column),
-                stride: tile.stride,
-                len: CACHE_GROUP.min(tile.keys.len - column),
-                dots: dots.wrapping_add(group * TILE_ROWS * BLOCK + first),
-                dots_stride: BLOCK,
+    let first = first_row.start / LANES * LANES;
+    let vectors = (last_row.end - first).div_ceil(LANES);
+    for column in (0..tile.head_dim).step_by(CACHE_GROUP) {
+        let columns = CACHE_GROUP.min(tile.head_dim - column);
+        let is_last = column + columns == tile.head_dim;
+        // SAFETY: the caller has the rows, the group and the vectors.
+        unsafe {
+            let products = PairProducts {
+                factors: tile.queries.add(column),
+                factors_stride: tile.stride,
+                terms: tile.keys.add(column * BLOCK + 2 * first),
+                terms_stride: 2 * BLOCK,
+                count: columns.div_ceil(2),
+                sink: Scores {
+                    scores: tile.scores.add(first),
+                    scales: tile.scales.add(column / CACHE_GROUP * BLOCK + first),
+                    units: match is_last {
+                        true => tile.units,
+                        false => std::ptr::null(),
+                    },
+                    is_first: column == 0,
+                },
             };
-            // SAFETY: the caller has the rows and the keys, and four tokens lie within a block.
-            unsafe {
-                match tile.visible.len() {
-                    1 => L::dots::<1>(queries, four),
-                    2 => L::dots::<2>(queries, four),
-                    3 => L::dots::<3>(queries, four),
-                    _ => L::dots::<4>(queries, four),
-                }
-            }
-        }
-        first += DOT_KEYS;
-    }
-    for (row, tokens) in tile.visible.iter().enumerate() {
-        for first in vectors(tokens) {
-            // SAFETY: vectors with visible tokens lie within a block, of which each group has a row.
-            unsafe {
-                let mut sum = L::splat(0.0);
-                for group in 0..groups {
-                    let dots = dots.add((group * TILE_ROWS + row) * BLOCK + first);
-                    let scales = L::load(tile.scales.add(group * BLOCK + first));
-                    sum = L::load_i32(dots.cast_const()).mul_add(scales, sum);
-                }
-                let score = sum.mul(L::splat(*tile.units.add(row)));
-                score.store(tile.scores.add(row * BLOCK + first));
-            }
+            compute::<L, _>(products, tile.visible.len(), vectors);
         }
     }
 }
 
-/// Multiplies weights of a tile's rows, `[rows, BLOCK]`, by the scales of one group of each value.
+/// Multiplies weights of a tile's rows, `[rows, BLOCK]`, by the scales of one group of each value, and rounds each row to
+/// integers, `[rows, BLOCK]`, with their units. Those of tokens that a row does not see are zero.
 ///
 /// # Safety
 ///
-/// `weights` and `scaled` have a block for each row, and `scales` one.
+/// `weights` and the integers have a block for each row, at most [`TILE_ROWS`], and `scales` one.
 #[inline(always)]
-pub(super) unsafe fn scale_weights<L: Lanes>(
+pub(super) unsafe fn round_weights<L: Lanes>(
     weights: *const f32,
     visible: &[Range<usize>],
     scales: *const f32,
-    scaled: *mut f32,
+    (integers, units): (*mut i16, &mut [f32; TILE_ROWS]),
 ) {
-    for (row, tokens) in visible.iter().enumerate() {
-        for first in vectors(tokens) {
-            // SAFETY: vectors with visible tokens lie within a block.
-            unsafe {
-                let at = row * BLOCK + first;
-                let product = L::load(weights.add(at)).mul(L::load(scales.add(first)));
-                product.store(scaled.add(at));
+    for ((row, tokens), unit) in visible.iter().enumerate().zip(units) {
+        let mut scaled = [0.0; BLOCK];
+        // SAFETY: vectors with visible tokens lie within a block.
+        unsafe {
+            for first in vectors(tokens) {
+                let product =
+                    L::load(weights.add(row * BLOCK + first)).mul(L::load(scales.add(first)));
+                within(product, first, tokens, 0.0).store(scaled.as_mut_ptr().add(first));
             }
+            *unit = round(scaled.as_ptr(), BLOCK, integers.add(row * BLOCK));
         }
     }
 }
@@ -173,7 +219,7 @@ pub(super) unsafe fn scale_weights<L: Lanes>(
 ///
 /// Rows of `tokens` are readable, and `to` has a block for each group.
 #[inline(always)]
-pub(super) unsafe fn gather_scales(rows: HeadRows, tokens: Range<usize>, to: *mut f32) {
+unsafe fn gather_scales(rows: HeadRows, tokens: Range<usize>, to: *mut f32) {
     let groups = rows.len.div_ceil(CACHE_GROUP);
     for group in (0..groups).step_by(2) {
         let column = rows.len + group * size_of::<u16>();

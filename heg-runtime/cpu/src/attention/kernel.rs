@@ -1,18 +1,17 @@
 //! The attention kernel: one work item, block by block.
 
-use super::block::{
-    Bf16, Element, F32, HeadRows, I8, Next, head_bytes, transpose, transpose_steps, widen,
-};
-use super::integers::{Tile, gather_scales, round_query, score_tile};
+use super::block::{Bf16, Element, F32, HeadRows, Next, transpose, transpose_steps, widen};
+use super::integers::round;
 use super::scratch::STRIP;
 use super::softmax::{Strip, weigh};
 use super::stage::{Stage, stages};
-use super::tile::{Products, Start, TILE_ROWS, sum_products};
+use super::tile::{Products, Start, TILE_ROWS, compute};
 use super::tree::Branch;
 use super::{AttentionCall, AttentionScratch, BLOCK, KvElement, Shape};
-use crate::lanes::{DOT_KEYS, Kernel, LANES, Lanes};
+use crate::lanes::{Kernel, LANES, Lanes};
 use heg_spec::Sight;
 use std::f32::consts::LOG2_E;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// A work item. Query rows are numbered by key/value head, then token, then query head.
@@ -82,11 +81,9 @@ pub(super) struct Block {
     head: usize,
     /// Position of the block's first token.
     start: usize,
-    /// Keys, in place or gathered.
-    keys: HeadRows,
-    /// Values, in place or widened.
+    /// Values, in place, gathered or widened; unused where they are in pairs.
     pub(super) values: HeadRows,
-    /// Element type of `values`.
+    /// Element type of the values.
     pub(super) element: KvElement,
 }
 
@@ -155,7 +152,7 @@ impl Item<'_> {
                 let scaled = self.scratch.queries.start().add(row.number * width);
                 let sums = self.scratch.sums.start().add(row.number * width);
                 if self.call.element == KvElement::I8 {
-                    let unit = round_query(query, head_dim, scaled.cast());
+                    let unit = round(query, head_dim, scaled.cast());
                     *self.scratch.units.start().add(row.number) = unit * factor;
                 }
                 for first in (0..head_dim).step_by(LANES) {
@@ -215,11 +212,7 @@ impl Item<'_> {
         let rows = self.first_row(head, from)..self.first_row(head, past);
         // SAFETY: the item has these rows, and `block` has transposed all tokens of the block that they see.
         unsafe {
-            let (block, mut next) = match self.call.element {
-                KvElement::F32 => self.block::<L, F32>(stage, head, seen, rows.len()),
-                KvElement::Bf16 => self.block::<L, Bf16>(stage, head, seen, rows.len()),
-                KvElement::I8 => self.block::<L, I8>(stage, head, seen, rows.len()),
-            };
+            let (block, mut next) = self.block::<L>(stage, head, seen, rows.len());
             for first in rows.clone().step_by(STRIP) {
                 let rows = first..rows.end.min(first + STRIP);
                 self.attend_strip::<L>(stage, block, rows, &mut next);
@@ -227,70 +220,96 @@ impl Item<'_> {
         }
     }
 
-    /// Transposes the `seen` keys of a block, and widens its values if `rows` rows make that worthwhile. Starts the
-    /// prefetch of the part of the next block that the stage sees.
+    /// Converts the `seen` keys and values of a block to the form that tiles of `rows` rows read. Starts the prefetch of the
+    /// part of the next block that the stage sees.
     ///
     /// # Safety
     ///
     /// As [`attend`](super::attend).
     #[inline(always)]
-    unsafe fn block<L: Lanes, E: Element>(
+    unsafe fn block<L: Lanes>(
         &mut self,
         stage: &Stage,
         head: usize,
         seen: Range<usize>,
         rows: usize,
     ) -> (Block, Next) {
+        let element = self.call.element;
         let start = seen.start / BLOCK * BLOCK;
         let visible = seen.start - start..seen.end - start;
-        let keys = self.head_rows::<E>(self.call.keys, head, start);
-        let values = self.head_rows::<E>(self.call.values, head, start);
-        // Each tile makes one prefetch step for scores, or one for each few keys, and one for values.
-        let tiles = rows.div_ceil(TILE_ROWS);
-        let steps = match E::HAS_SCALES {
-            true => tiles * (visible.len().div_ceil(DOT_KEYS) + 1),
-            false => transpose_steps(self.shape.head_dim, &visible) + 2 * tiles,
-        };
+        let keys = self.head_rows(self.call.keys, head, start);
+        let values = self.head_rows(self.call.values, head, start);
+        // Each tile makes one prefetch step for scores and one for values.
+        let steps = 2 * rows.div_ceil(TILE_ROWS)
+            + match element {
+                KvElement::I8 => transpose_steps(keys.len / 2, &visible) + visible.len() / 2,
+                _ => transpose_steps(keys.len, &visible),
+            };
         let next_tokens = stage.seen.end.saturating_sub(start + BLOCK).min(BLOCK);
         let is_last = head + 1 == self.kv_heads.len();
         let ahead = [keys, values].map(|rows| rows.from(BLOCK));
-        let mut next = Next::new::<E>(ahead, is_last, next_tokens, steps);
+        let mut next = Next::new(element, ahead, is_last, next_tokens, steps);
         let [keys, values] = match &stage.branch {
             // SAFETY: the caller of `attend` has the keys and values of all positions that a row sees, and `gathered`
             // has two blocks of them.
             Some(branch) if seen.end > self.call.position => unsafe {
-                self.gather::<E>(head, seen, branch)
+                self.gather(head, seen, branch)
             },
             _ => [keys, values],
         };
-        let mut block = Block {
+        let block = Block {
             head,
             start,
-            keys,
             values,
-            element: self.call.element,
+            element,
         };
-        // SAFETY: the rows of `visible` tokens are readable; `keys` and `values` in scratch memory have a block of
-        // `width` elements, and their scales one for each token.
-        unsafe {
-            if E::HAS_SCALES {
-                gather_scales(keys, visible.clone(), self.scratch.key_scales.start());
-                gather_scales(values, visible.clone(), self.scratch.value_scales.start());
-            } else {
-                transpose::<L, E>(keys, visible.clone(), self.scratch.keys.start(), &mut next);
+        // SAFETY: the rows of `visible` tokens are readable.
+        let block = unsafe {
+            match element {
+                KvElement::F32 => self.convert::<L, F32>(block, keys, visible, rows, &mut next),
+                KvElement::Bf16 => self.convert::<L, Bf16>(block, keys, visible, rows, &mut next),
+                KvElement::I8 => {
+                    self.pair::<L>([keys, values], visible, &mut next);
+                    block
+                }
             }
-            if rows > TILE_ROWS || self.shape.head_dim < self.shape.width {
-                let to = self.scratch.values.start();
-                widen::<L, E>(values, visible, to, self.shape.width);
-                block.element = KvElement::F32;
-                block.values = HeadRows {
+        };
+        (block, next)
+    }
+
+    /// Transposes the `visible` keys of a block, and widens its values if `rows` rows make that worthwhile.
+    ///
+    /// # Safety
+    ///
+    /// Rows of the `visible` tokens are readable.
+    #[inline(always)]
+    unsafe fn convert<L: Lanes, E: Element>(
+        &mut self,
+        block: Block,
+        keys: HeadRows,
+        visible: Range<usize>,
+        rows: usize,
+        next: &mut Next,
+    ) -> Block {
+        let width = self.shape.width;
+        // SAFETY: the rows are readable; `keys` and `values` in scratch memory have a block of `width` elements.
+        unsafe {
+            transpose::<L, E>(keys, visible.clone(), self.scratch.keys.start(), next);
+            if rows <= TILE_ROWS && self.shape.head_dim == width {
+                return block;
+            }
+            let to = self.scratch.values.start();
+            widen::<L, E>(block.values, visible, to, width);
+            Block {
+                element: KvElement::F32,
+                values: HeadRows {
                     start: to.cast_const().cast(),
-                    stride_bytes: self.shape.width * size_of::<f32>(),
-                    len: self.shape.width,
-                };
+                    stride_bytes: width * size_of::<f32>(),
+                    len: width,
+                },
+                ..block
             }
         }
-        (block, next)
     }
 
     /// Copies keys and values of the `seen` positions of a block to where they are in order of position.
@@ -299,24 +318,19 @@ impl Item<'_> {
     ///
     /// As [`attend`](super::attend).
     #[inline(never)]
-    unsafe fn gather<E: Element>(
-        &mut self,
-        head: usize,
-        seen: Range<usize>,
-        branch: &Branch,
-    ) -> [HeadRows; 2] {
+    unsafe fn gather(&mut self, head: usize, seen: Range<usize>, branch: &Branch) -> [HeadRows; 2] {
         let start = seen.start / BLOCK * BLOCK;
-        let stride_bytes = head_bytes::<E>(self.shape.width);
+        let stride_bytes = self.call.element.head_bytes(self.shape.width);
         let half_bytes = BLOCK * stride_bytes;
         let gathered: *mut u8 = self.scratch.gathered.start().cast();
         for position in seen {
             let row = branch.row(position, self.call.position);
             let to = gathered.wrapping_add((position - start) * stride_bytes);
-            let keys = self.head_rows::<E>(self.call.keys, head, row);
-            let values = self.head_rows::<E>(self.call.values, head, row);
+            let keys = self.head_rows(self.call.keys, head, row);
+            let values = self.head_rows(self.call.values, head, row);
             // SAFETY: both halves of the memory have room for a block, and the row is one that the last token sees.
             unsafe {
-                let bytes = head_bytes::<E>(keys.len);
+                let bytes = self.call.element.head_bytes(keys.len);
                 to.copy_from_nonoverlapping(keys.start, bytes);
                 to.add(half_bytes)
                     .copy_from_nonoverlapping(values.start, bytes);
@@ -330,8 +344,9 @@ impl Item<'_> {
     }
 
     /// A head's rows from `position` on.
-    fn head_rows<E: Element>(&self, rows: *const u8, head: usize, position: usize) -> HeadRows {
-        let head_start = (self.kv_heads.start + head) * head_bytes::<E>(self.shape.head_dim);
+    fn head_rows(&self, rows: *const u8, head: usize, position: usize) -> HeadRows {
+        let head_bytes = self.call.element.head_bytes(self.shape.head_dim);
+        let head_start = (self.kv_heads.start + head) * head_bytes;
         HeadRows {
             start: rows.wrapping_add(position * self.call.kv_stride_bytes + head_start),
             stride_bytes: self.call.kv_stride_bytes,
@@ -360,14 +375,12 @@ impl Item<'_> {
         // SAFETY: rows of a strip are at most `STRIP`, for which `scores` and `factors` have room, and `largest` and
         // `totals` have every query row.
         unsafe {
-            let has_scales = self.call.element == KvElement::I8;
             for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
+                next.step();
                 let row = tile * TILE_ROWS;
-                if has_scales {
-                    self.score_integers::<L>(block.keys, rows.start, row, visible, next);
-                } else {
-                    next.step();
-                    self.score::<L>(rows.start, row, visible);
+                match self.call.element {
+                    KvElement::I8 => self.score_integers::<L>(rows.start, row, visible),
+                    _ => self.score::<L>(rows.start, row, visible),
                 }
             }
             let strip = Strip {
@@ -380,14 +393,7 @@ impl Item<'_> {
             weigh::<L>(strip, visible, softcap);
             for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
                 next.step();
-                let row = tile * TILE_ROWS;
-                if has_scales {
-                    self.add_scaled_values::<L>(block, rows.start, row, visible);
-                    continue;
-                }
-                let weights = self.scratch.scores.start().add(row * BLOCK).cast_const();
-                let part = 0..self.shape.width / LANES;
-                self.add_part::<L>(block, (weights, part), rows.start, row, visible);
+                self.add::<L>(block, rows.start, tile * TILE_ROWS, visible);
             }
         }
     }
@@ -429,39 +435,9 @@ impl Item<'_> {
                 start: Start::Zero,
                 sums: self.scratch.scores.start().add(row * BLOCK + first_token),
                 sums_stride: BLOCK,
+                element: PhantomData::<F32>,
             };
-            sum_products::<L, F32>(products, visible.len(), vectors);
-        }
-    }
-
-    /// [`score`](Self::score) of keys that are integers.
-    ///
-    /// # Safety
-    ///
-    /// As [`attend`](super::attend).
-    #[inline(always)]
-    unsafe fn score_integers<L: Lanes>(
-        &mut self,
-        keys: HeadRows,
-        first: usize,
-        row: usize,
-        visible: &[Range<usize>],
-        next: &mut Next,
-    ) {
-        let (number, width) = (first + row, self.shape.width);
-        // SAFETY: `queries` has the rows, each of integers in the place of floats, `units` one for each, `scores` the strip,
-        // `dots` and `key_scales` all groups; tokens that a row sees are readable.
-        unsafe {
-            let tile = Tile {
-                queries: self.scratch.queries.start().add(number * width).cast(),
-                stride: width * size_of::<f32>() / size_of::<i16>(),
-                units: self.scratch.units.start().add(number),
-                scores: self.scratch.scores.start().add(row * BLOCK),
-                keys,
-                scales: self.scratch.key_scales.start(),
-                visible,
-            };
-            score_tile::<L>(tile, self.scratch.dots.start().cast(), next);
+            compute::<L, _>(products, visible.len(), vectors);
         }
     }
 }

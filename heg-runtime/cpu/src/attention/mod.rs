@@ -6,10 +6,11 @@
 //!   ascending order. A row skips a block if it sees nothing of it.
 //! - A score is a sum over dimensions in ascending order; lanes are tokens, so a block's keys are transposed first.
 //! - Weights are added up lane by lane, and across lanes after the last block.
-//! - If keys and values are integers, queries are rounded to integers of 16 bits, a head at a time. Sums of products are exact
-//!   then, keys are read as they lie, and a score is the sum over groups of a head, in ascending order, of each such sum times
-//!   its key's scale. A weight is multiplied by the scale of its value's group once it was added to the total.
 //! - Values are added up over tokens in ascending order; lanes are dimensions.
+//! - If keys and values are integers, queries are rounded to integers of 16 bits, a head at a time. Sums of products are exact
+//!   then, and a score is the sum over groups of a head, in ascending order, of each such sum times its key's scale. Weights
+//!   that were added to the total are multiplied by the scales of a group of values, and rounded to integers likewise, a block
+//!   at a time; each block adds its exact sum times the unit of its weights.
 //! - A token that a row does not see is masked or not read at all, so it may hold anything, NaN included.
 //!
 //! This holds for token trees, too: a block with tokens of the tree is gathered for each of the tree's chains, so that
@@ -23,6 +24,7 @@ mod block;
 mod integers;
 mod item;
 mod kernel;
+mod pairs;
 mod scratch;
 mod softmax;
 mod stage;

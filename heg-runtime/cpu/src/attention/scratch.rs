@@ -11,9 +11,9 @@ pub(super) const STRIP: usize = LANES;
 
 /// Scratch memory of one thread, for the largest work item of the steps that it was allocated for.
 pub(crate) struct AttentionScratch {
-    /// Keys of a block, transposed: `[head_dim, BLOCK]`.
+    /// Keys of a block, transposed: `[head_dim, BLOCK]`, or `[head_dim / 2, BLOCK]` pairs of integers.
     pub(super) keys: Floats,
-    /// Values of a block: `[BLOCK, width]`.
+    /// Values of a block: `[BLOCK, width]`, or `[BLOCK / 2, width]` pairs of integers.
     pub(super) values: Floats,
     /// Keys, then values, of a block with tokens of a tree, in elements of the cache: `[2, BLOCK, width]`.
     pub(super) gathered: Floats,
@@ -21,10 +21,8 @@ pub(crate) struct AttentionScratch {
     pub(super) key_scales: Floats,
     /// Scales of a block's values that are integers: `[groups, BLOCK]`.
     pub(super) value_scales: Floats,
-    /// Dot products of a tile with keys that are integers: `[groups, TILE_ROWS, BLOCK]` of i32.
-    pub(super) dots: Floats,
-    /// Weights of a tile times the scales of a group of values: `[TILE_ROWS, BLOCK]`.
-    pub(super) scaled_weights: Floats,
+    /// Weights of a tile times the scales of a group of values: `[TILE_ROWS, BLOCK]` integers of 16 bits.
+    pub(super) weights: Floats,
     /// Scores of a strip, replaced by weights: `[STRIP, BLOCK]`.
     pub(super) scores: Floats,
     /// Rescaling factors of a strip's earlier sums: `[STRIP]`.
@@ -66,8 +64,7 @@ impl AttentionScratch {
             gathered: Floats::new(block.saturating_mul(2))?,
             key_scales: Floats::new(scales)?,
             value_scales: Floats::new(scales)?,
-            dots: Floats::new(scales.saturating_mul(TILE_ROWS))?,
-            scaled_weights: Floats::new(TILE_ROWS * BLOCK)?,
+            weights: Floats::new(TILE_ROWS * BLOCK / 2)?,
             scores: Floats::new(STRIP * BLOCK)?,
             factors: Floats::new(STRIP)?,
             queries: Floats::new(elements)?,

@@ -82,7 +82,12 @@ pub(super) fn vectors(tokens: &Range<usize>) -> impl Iterator<Item = usize> {
 ///
 /// See [`Lanes`].
 #[inline(always)]
-unsafe fn within<L: Lanes>(lanes: L, first: usize, tokens: &Range<usize>, other: f32) -> L {
+pub(super) unsafe fn within<L: Lanes>(
+    lanes: L,
+    first: usize,
+    tokens: &Range<usize>,
+    other: f32,
+) -> L {
     let (start, end) = (
         tokens.start.saturating_sub(first),
         tokens.end.saturating_sub(first),

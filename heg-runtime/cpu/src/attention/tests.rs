@@ -3,7 +3,7 @@
 use super::integers::STEPS;
 use super::item::most_query_rows;
 use super::{
-    AttentionCall, AttentionItem, AttentionItems, AttentionScratch, KvElement, Shape,
+    AttentionCall, AttentionItem, AttentionItems, AttentionScratch, BLOCK, KvElement, Shape,
     TREE_TOKENS_MAX, Tree, attend,
 };
 use crate::{CacheForm, Isa};
@@ -325,9 +325,14 @@ proptest! {
     fn portable_form_is_exact_but_for_rounding(case in cases()) {
         let rows = case.rows();
         let out = case.output(Isa::Portable, &rows, case.rows, Cut::Threads(2));
+        // Values are below 1. Beside integers, a weight is half a step off at most, and a block's steps are a part of its
+        // largest weight.
+        let bound = match case.element {
+            KvElement::I8 => BLOCK as f64 / 2.0 / f64::from(STEPS),
+            _ => 4e-6,
+        };
         for (at, (out, exact)) in out.iter().zip(case.reference(&rows)).enumerate() {
-            // Values are below 1.
-            prop_assert!((f64::from(*out) - exact).abs() < 4e-6, "at {at}: {out} for {exact}");
+            prop_assert!((f64::from(*out) - exact).abs() < bound, "at {at}: {out} for {exact}");
         }
     }
 

@@ -2,14 +2,24 @@
 
 use super::block::Element;
 use crate::lanes::{LANES, Lanes};
+use std::marker::PhantomData;
 
 /// Most rows of a tile.
 pub(super) const TILE_ROWS: usize = 4;
 
+/// A matrix product that is computed tile by tile.
+pub(super) trait Tiled: Copy {
+    /// Computes `ROWS` rows of `VECTORS` vectors from `first` on.
+    ///
+    /// # Safety
+    ///
+    /// The product has these rows and vectors.
+    unsafe fn tile<L: Lanes, const ROWS: usize, const VECTORS: usize>(self, first: usize);
+}
+
 /// A matrix product, `sums[r] = start[r] + Σ factors[r][k] · terms[k]` with ascending k, each product added with one
 /// rounding.
-#[derive(Clone, Copy)]
-pub(super) struct Products {
+pub(super) struct Products<E> {
     /// Factors of row 0, `count` of them.
     pub(super) factors: *const f32,
     /// Elements from one row of factors to the next.
@@ -26,7 +36,17 @@ pub(super) struct Products {
     pub(super) sums: *mut f32,
     /// Elements from one row of sums to the next.
     pub(super) sums_stride: usize,
+    /// Element type of the terms.
+    pub(super) element: PhantomData<E>,
 }
+
+impl<E> Clone for Products<E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for Products<E> {}
 
 /// Initial value of sums.
 #[derive(Clone, Copy)]
@@ -41,32 +61,28 @@ pub(super) enum Start {
 ///
 /// # Safety
 ///
-/// The pointers have factors and sums for the rows, and terms and sums for the vectors.
+/// The product has the rows and the vectors.
 #[inline(always)]
-pub(super) unsafe fn sum_products<L: Lanes, E: Element>(
-    products: Products,
-    rows: usize,
-    vectors: usize,
-) {
-    // SAFETY: the caller has factors, terms and sums for these rows and vectors.
+pub(super) unsafe fn compute<L: Lanes, T: Tiled>(product: T, rows: usize, vectors: usize) {
+    // SAFETY: the caller's product has these rows and vectors.
     unsafe {
         match rows {
-            1 => sum_rows::<L, E, 1>(products, vectors),
-            2 => sum_rows::<L, E, 2>(products, vectors),
-            3 => sum_rows::<L, E, 3>(products, vectors),
-            _ => sum_rows::<L, E, TILE_ROWS>(products, vectors),
+            1 => compute_rows::<L, T, 1>(product, vectors),
+            2 => compute_rows::<L, T, 2>(product, vectors),
+            3 => compute_rows::<L, T, 3>(product, vectors),
+            _ => compute_rows::<L, T, TILE_ROWS>(product, vectors),
         }
     }
 }
 
-/// [`sum_products`] of exactly `ROWS` rows.
+/// [`compute`] of exactly `ROWS` rows.
 ///
 /// # Safety
 ///
-/// As [`sum_products`].
+/// As [`compute`].
 #[inline(always)]
-pub(super) unsafe fn sum_rows<L: Lanes, E: Element, const ROWS: usize>(
-    products: Products,
+pub(super) unsafe fn compute_rows<L: Lanes, T: Tiled, const ROWS: usize>(
+    product: T,
     vectors: usize,
 ) {
     // Sums take half of the registers.
@@ -82,14 +98,13 @@ pub(super) unsafe fn sum_rows<L: Lanes, E: Element, const ROWS: usize>(
     for tile in 0..tiles {
         // Five vectors are split into three and two: four and one would wait for the latency of the single sum.
         let count = (vectors - first).div_ceil(tiles - tile);
-        // SAFETY: the caller has factors, terms and sums for these rows and vectors; `first + count` is at most
-        // `vectors`.
+        // SAFETY: the caller's product has these rows and vectors; `first + count` is at most `vectors`.
         unsafe {
             match count {
-                1 => sum_tile::<L, E, ROWS, 1>(products, first),
-                2 if most >= 2 => sum_tile::<L, E, ROWS, 2>(products, first),
-                3 if most >= 3 => sum_tile::<L, E, ROWS, 3>(products, first),
-                _ if most >= 4 => sum_tile::<L, E, ROWS, 4>(products, first),
+                1 => product.tile::<L, ROWS, 1>(first),
+                2 if most >= 2 => product.tile::<L, ROWS, 2>(first),
+                3 if most >= 3 => product.tile::<L, ROWS, 3>(first),
+                _ if most >= 4 => product.tile::<L, ROWS, 4>(first),
                 _ => {}
             }
         }
@@ -97,47 +112,42 @@ pub(super) unsafe fn sum_rows<L: Lanes, E: Element, const ROWS: usize>(
     }
 }
 
-/// [`sum_products`] of `ROWS` rows over `VECTORS` vectors from `first` on.
-///
-/// # Safety
-///
-/// As [`sum_products`].
-#[inline(always)]
-unsafe fn sum_tile<L: Lanes, E: Element, const ROWS: usize, const VECTORS: usize>(
-    products: Products,
-    first: usize,
-) {
-    // SAFETY: the caller has factors and sums for `ROWS` rows, and terms and sums for the vectors up to `first +
-    // VECTORS`.
-    unsafe {
-        let sums_start = products.sums.add(first * LANES);
-        let terms_start = products.terms.add(first * LANES * E::BYTES);
-        let mut sums = [[L::splat(0.0); VECTORS]; ROWS];
-        if let Start::Scaled(factors) = products.start {
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let factor = L::splat(*factors.add(row));
-                for (vector, sum) in sums.iter_mut().enumerate() {
-                    let from = sums_start.add(row * products.sums_stride + vector * LANES);
-                    *sum = L::load(from).mul(factor);
+// The pointers have factors and sums for the rows, and terms and sums for the vectors.
+impl<E: Element> Tiled for Products<E> {
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const ROWS: usize, const VECTORS: usize>(self, first: usize) {
+        // SAFETY: the caller has factors and sums for `ROWS` rows, and terms and sums for the vectors up to `first +
+        // VECTORS`.
+        unsafe {
+            let sums_start = self.sums.add(first * LANES);
+            let terms_start = self.terms.add(first * LANES * E::BYTES);
+            let mut sums = [[L::splat(0.0); VECTORS]; ROWS];
+            if let Start::Scaled(factors) = self.start {
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let factor = L::splat(*factors.add(row));
+                    for (vector, sum) in sums.iter_mut().enumerate() {
+                        let from = sums_start.add(row * self.sums_stride + vector * LANES);
+                        *sum = L::load(from).mul(factor);
+                    }
                 }
             }
-        }
-        for k in 0..products.count {
-            let from = terms_start.add(k * products.terms_stride_bytes);
-            let mut terms = [L::splat(0.0); VECTORS];
-            for (vector, term) in terms.iter_mut().enumerate() {
-                *term = E::load(from.add(vector * LANES * E::BYTES), LANES);
-            }
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let factor = L::splat(*products.factors.add(row * products.factors_stride + k));
-                for (sum, term) in sums.iter_mut().zip(terms) {
-                    *sum = factor.mul_add(term, *sum);
+            for k in 0..self.count {
+                let from = terms_start.add(k * self.terms_stride_bytes);
+                let mut terms = [L::splat(0.0); VECTORS];
+                for (vector, term) in terms.iter_mut().enumerate() {
+                    *term = E::load(from.add(vector * LANES * E::BYTES), LANES);
+                }
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let factor = L::splat(*self.factors.add(row * self.factors_stride + k));
+                    for (sum, term) in sums.iter_mut().zip(terms) {
+                        *sum = factor.mul_add(term, *sum);
+                    }
                 }
             }
-        }
-        for (row, sums) in sums.into_iter().enumerate() {
-            for (vector, sum) in sums.into_iter().enumerate() {
-                sum.store(sums_start.add(row * products.sums_stride + vector * LANES));
+            for (row, sums) in sums.into_iter().enumerate() {
+                for (vector, sum) in sums.into_iter().enumerate() {
+                    sum.store(sums_start.add(row * self.sums_stride + vector * LANES));
+                }
             }
         }
     }

@@ -66,6 +66,14 @@ pub(super) unsafe fn padded<T: Copy + Default>(from: *const T, count: usize) -> 
     elements
 }
 
+impl Avx2 {
+    /// Lanes of two registers, the lower eight first.
+    #[inline(always)]
+    pub(super) fn new(lower: __m256, upper: __m256) -> Self {
+        Self(lower, upper)
+    }
+}
+
 // Every method is inlined into `run`, which enables the instructions. Masked elements are not accessed.
 impl Lanes for Avx2 {
     const REGISTERS: usize = 8;
@@ -128,28 +136,15 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn load_i8(from: *const i8) -> Self {
-        // SAFETY: the caller has AVX2, FMA and F16C, and sixteen elements at `from`.
-        unsafe { Self(i8_eight(from), i8_eight(from.add(8))) }
-    }
-    #[inline(always)]
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
         // SAFETY: the caller has AVX2, FMA and F16C, and `count` elements at `from`; no others are read.
         unsafe {
-            match count {
-                LANES => Self::load_i8(from),
-                _ => Self::load_i8(padded(from, count).as_ptr()),
-            }
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_i32(from: *const i32) -> Self {
-        // SAFETY: the caller has AVX2, and sixteen elements at `from`.
-        unsafe {
-            Self(
-                _mm256_cvtepi32_ps(_mm256_loadu_si256(from.cast())),
-                _mm256_cvtepi32_ps(_mm256_loadu_si256(from.add(8).cast())),
-            )
+            let elements = match count {
+                LANES => from.cast::<[i8; LANES]>().read(),
+                _ => padded(from, count),
+            };
+            let from = elements.as_ptr();
+            Self(i8_eight(from), i8_eight(from.add(8)))
         }
     }
     #[inline(always)]

@@ -24,6 +24,14 @@ fn first(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as __mmask16
 }
 
+impl Avx512 {
+    /// Lanes of a register.
+    #[inline(always)]
+    pub(super) fn new(lanes: __m512) -> Self {
+        Self(lanes)
+    }
+}
+
 // Every method is inlined into `run`, which enables the instructions. Masked elements are not accessed.
 impl Lanes for Avx512 {
     const REGISTERS: usize = 32;
@@ -64,19 +72,9 @@ impl Lanes for Avx512 {
         Self(unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(count), from.cast())) })
     }
     #[inline(always)]
-    unsafe fn load_i8(from: *const i8) -> Self {
-        // SAFETY: the caller has AVX-512, and sixteen elements at `from`.
-        unsafe { from_i8(_mm_loadu_si128(from.cast())) }
-    }
-    #[inline(always)]
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
         // SAFETY: the caller has AVX-512, and `count` elements at `from`; no others are read.
         unsafe { from_i8(_mm_maskz_loadu_epi8(first(count), from)) }
-    }
-    #[inline(always)]
-    unsafe fn load_i32(from: *const i32) -> Self {
-        // SAFETY: the caller has AVX-512, and sixteen elements at `from`.
-        Self(unsafe { _mm512_cvtepi32_ps(_mm512_loadu_si512(from.cast())) })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {

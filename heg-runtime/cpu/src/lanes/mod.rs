@@ -38,16 +38,16 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
-mod dots;
 pub(crate) mod elements;
 pub(crate) mod functions;
+mod pairs;
 pub(crate) mod portable;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
-mod x86_dots;
+mod x86_pairs;
 
-pub(crate) use dots::{DOT_COLUMNS, DOT_KEYS, Dots, Queries};
+pub(crate) use pairs::Pairs;
 
 use crate::Isa;
 
@@ -62,7 +62,7 @@ pub(crate) const LANES: usize = 16;
 /// after [`Isa::is_available`](crate::Isa::is_available) was checked. Implementations mark every method
 /// `#[inline(always)]`. Pointers need no alignment; `count` is at most [`LANES`], and no more elements are read or
 /// written.
-pub(crate) trait Lanes: Copy + Dots {
+pub(crate) trait Lanes: Copy + Pairs {
     /// Number of values that fit in the registers, which limits the size of tiles.
     const REGISTERS: usize;
 
@@ -80,12 +80,8 @@ pub(crate) trait Lanes: Copy + Dots {
     unsafe fn load_f16(from: *const u16) -> Self;
     /// Loads `count` f16 as f32; the other lanes are zero.
     unsafe fn load_f16_first(from: *const u16, count: usize) -> Self;
-    /// Loads sixteen 8-bit integers as f32.
-    unsafe fn load_i8(from: *const i8) -> Self;
     /// Loads `count` 8-bit integers as f32; the other lanes are zero.
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self;
-    /// Loads sixteen 32-bit integers as f32, each rounded to nearest, ties to even.
-    unsafe fn load_i32(from: *const i32) -> Self;
     /// Stores sixteen elements.
     unsafe fn store(self, to: *mut f32);
     /// Stores the first `count` elements.

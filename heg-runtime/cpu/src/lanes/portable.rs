@@ -1,6 +1,6 @@
 //! Lanes in portable Rust. Operations are not inlined: inlined into tiles, they would take minutes to compile.
 
-use super::{DOT_KEYS, Dots, LANES, Lanes, Queries};
+use super::{LANES, Lanes, Pairs};
 use half::{bf16, f16};
 
 /// `a · b + c`, rounded once. Without an instruction for it, `f32::mul_add` calls the C library, and MinGW's rounds
@@ -77,19 +77,9 @@ impl Lanes for Portable {
         unsafe { Self::converted(from, count, |x: u16| f16::from_bits(x).to_f32()) }
     }
     #[inline(never)]
-    unsafe fn load_i8(from: *const i8) -> Self {
-        // SAFETY: the caller has sixteen elements at `from`.
-        unsafe { Self::load_i8_first(from, LANES) }
-    }
-    #[inline(never)]
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
         // SAFETY: the caller has `count` elements at `from`.
         unsafe { Self::converted(from, count, f32::from) }
-    }
-    #[inline(never)]
-    unsafe fn load_i32(from: *const i32) -> Self {
-        // SAFETY: the caller has sixteen elements at `from`.
-        unsafe { Self::converted(from, LANES, |x| x as f32) }
     }
     #[inline(never)]
     unsafe fn store(self, to: *mut f32) {
@@ -201,21 +191,66 @@ impl Lanes for Portable {
     }
 }
 
-impl Dots for Portable {
+impl Portable {
+    /// The bits of `count` pairs that `pair` makes; the other lanes are zero.
     #[inline(never)]
-    unsafe fn dots<const ROWS: usize>(queries: Queries, keys: [*const i8; DOT_KEYS]) {
-        for row in 0..ROWS {
-            for (number, key) in keys.into_iter().enumerate() {
-                let mut sum = 0;
-                for column in 0..queries.len {
-                    // SAFETY: the caller has these columns of the row and of the key.
-                    let (query, key) =
-                        unsafe { (queries.columns(row, column).read(), key.add(column).read()) };
-                    sum += i32::from(query) * i32::from(key);
-                }
-                // SAFETY: the caller has room for the dot products of every row.
-                unsafe { queries.of_row(row).add(number).write(sum) };
-            }
-        }
+    fn of_pairs(count: usize, pair: impl Fn(usize) -> [i8; 2]) -> Self {
+        let bits = |pair: [i8; 2]| {
+            let [[a, b], [c, d]] = pair.map(|x| i16::from(x).to_ne_bytes());
+            f32::from_bits(u32::from_ne_bytes([a, b, c, d]))
+        };
+        let lane = |lane| if lane < count { bits(pair(lane)) } else { 0.0 };
+        Self(std::array::from_fn(lane))
+    }
+}
+
+impl Pairs for Portable {
+    type Pairs = [[i16; 2]; LANES];
+    type Sums = [i32; LANES];
+
+    #[inline(never)]
+    unsafe fn splat_pair(from: *const i16) -> Self::Pairs {
+        // SAFETY: the caller has two elements at `from`.
+        [unsafe { from.cast::<[i16; 2]>().read_unaligned() }; LANES]
+    }
+    #[inline(never)]
+    unsafe fn load_pairs(from: *const i16) -> Self::Pairs {
+        // SAFETY: the caller has 32 elements at `from`.
+        unsafe { from.cast::<Self::Pairs>().read_unaligned() }
+    }
+    #[inline(never)]
+    unsafe fn pair_neighbours(from: *const i8, count: usize) -> Self {
+        // SAFETY: the caller has `count` pairs at `from`, and those below `count` are read.
+        Self::of_pairs(count, |lane| unsafe {
+            from.cast::<[i8; 2]>().add(lane).read()
+        })
+    }
+    #[inline(never)]
+    unsafe fn pair_rows(first: *const i8, second: *const i8, count: usize) -> [Self; 2] {
+        let half = |from: usize| {
+            let count = count.saturating_sub(from);
+            let (first, second) = (first.wrapping_add(from), second.wrapping_add(from));
+            // SAFETY: the caller has `count` elements of both, and those below `count` are read.
+            Self::of_pairs(count, |lane| unsafe {
+                [first.add(lane).read(), second.add(lane).read()]
+            })
+        };
+        [half(0), half(LANES)]
+    }
+    #[inline(never)]
+    unsafe fn no_sums() -> Self::Sums {
+        [0; LANES]
+    }
+    #[inline(never)]
+    unsafe fn add_products(sums: Self::Sums, a: Self::Pairs, b: Self::Pairs) -> Self::Sums {
+        std::array::from_fn(|lane| {
+            let products = a[lane].iter().zip(b[lane]);
+            let products = products.map(|(a, b)| i32::from(*a).wrapping_mul(i32::from(b)));
+            products.fold(sums[lane], i32::wrapping_add)
+        })
+    }
+    #[inline(never)]
+    unsafe fn from_sums(sums: Self::Sums) -> Self {
+        Self(sums.map(|sum| sum as f32))
     }
 }

@@ -3,7 +3,7 @@
 use crate::precision::Precision;
 use crate::quality;
 use anyhow::{Context, Result};
-use heg_spec::WeightForm;
+use heg_spec::{KvForm, WeightForm};
 use std::fs;
 use std::path::{Path, PathBuf};
 use xtask::compile;
@@ -39,7 +39,7 @@ impl MeasuredArgs {
     pub(crate) fn bundle(&self) -> Result<PathBuf> {
         match &self.bundle {
             Some(bundle) => Ok(bundle.clone()),
-            None => Subject::find(Some(&self.model))?.bundle(Precision::EightBits),
+            None => Subject::find(Some(&self.model))?.bundle(Precision::EIGHT_BITS),
         }
     }
 }
@@ -99,15 +99,20 @@ impl Subject {
 
     /// Compiles the model into a bundle of this form, from its GGUF file if there is one.
     pub(crate) fn bundle(&self, precision: Precision) -> Result<PathBuf> {
-        self.bundle_as(&precision.to_string(), precision.form())
+        self.compiled(&precision.to_string(), (precision.form(), precision.kv))
     }
 
-    /// Like [`bundle`](Self::bundle), for any form, with its name.
+    /// Like [`bundle`](Self::bundle), with weights in any form, which has a name.
     pub(crate) fn bundle_as(&self, form_name: &str, form: WeightForm) -> Result<PathBuf> {
+        self.compiled(form_name, (form, KvForm::Bf16))
+    }
+
+    fn compiled(&self, form_name: &str, (weights, kv): (WeightForm, KvForm)) -> Result<PathBuf> {
         let source = self.gguf.as_ref().unwrap_or(&self.folder);
         let bundle = self.peers.join(format!("{}-{form_name}.heg", self.name));
         let mut options = compile::own_use();
-        options.weights = Some(form);
+        options.weights = Some(weights);
+        options.kv = Some(kv);
         options.name = Some(self.name.clone());
         let done = compile::compile(source, &bundle, &workspace::output().store(), &options)
             .with_context(|| Fail::input(format!("cannot compile `{}`", source.display())))?;

@@ -41,7 +41,7 @@ impl Models {
     pub(super) fn of_genai(&self) -> Result<GenAiModels> {
         let bin = genai::environment()?;
         let export = |subject: &Subject, task: &str| {
-            genai::ensure_export(&bin, subject, task, Precision::EightBits)
+            genai::ensure_export(&bin, subject, task, Precision::EIGHT_BITS)
         };
         Ok(GenAiModels {
             chat: export(&self.chat, genai::GENERATION)?,

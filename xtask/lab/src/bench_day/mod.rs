@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     print!("{}", report.table());
     note("accuracy of the same build and settings");
-    let accuracy = quality::beside_speed(Precision::EightBits);
+    let accuracy = quality::beside_speed(Precision::EIGHT_BITS);
     report.accuracy = accuracy.as_ref().and_then(quality::Report::judged_kl);
     if let Some(accuracy) = accuracy {
         print!(

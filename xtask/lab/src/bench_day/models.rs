@@ -77,7 +77,7 @@ impl Models {
         let bundle = |subject: &Subject| -> Result<Bundle> {
             note(format!("compiling {} for HEG", subject.name));
             Ok(Bundle {
-                path: subject.bundle(Precision::EightBits)?,
+                path: subject.bundle(Precision::EIGHT_BITS)?,
                 name: subject.name.clone(),
             })
         };
@@ -95,8 +95,8 @@ impl Models {
         let server = "llama-server";
         Ok(LlamaModels {
             server: llama.programs(&[server])?.join(server),
-            chat: llama.model(&self.chat, Precision::EightBits)?,
-            digest: llama.model(&self.digest, Precision::EightBits)?,
+            chat: llama.model(&self.chat, Precision::EIGHT_BITS)?,
+            digest: llama.model(&self.digest, Precision::EIGHT_BITS)?,
             embed: llama.encoder(&self.embed)?,
             rerank: llama.encoder(&self.rerank)?,
         })

@@ -48,7 +48,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let bundle = match &args.bundle {
         Some(bundle) => bundle.clone(),
-        None => Subject::find(Some(&args.model))?.bundle(Precision::EightBits)?,
+        None => Subject::find(Some(&args.model))?.bundle(Precision::EIGHT_BITS)?,
     };
     let loaded = Loaded::open(&bundle)?;
     let rounds = args.rounds.get();

@@ -3,7 +3,7 @@
 
 use super::long::LongFigures;
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
-use crate::precision::Precision;
+use crate::precision::{Bits, Precision};
 use crate::process::{PeakMemory, finished, listed, text, timed_json};
 use crate::subject::Subject;
 use anyhow::{Context, Result};
@@ -125,9 +125,9 @@ pub(crate) fn ensure_export(
         peers,
         ..
     } = subject;
-    let form = match precision {
-        Precision::EightBits => precision.of_genai().to_owned(),
-        Precision::FourBits(group) => format!("{}-{group}", precision.of_genai()),
+    let form = match precision.weights {
+        Bits::Eight => precision.of_genai().to_owned(),
+        Bits::Four(group) => format!("{}-{group}", precision.of_genai()),
     };
     let exported = peers.join(format!("{name}-genai-{form}"));
     let stamp = exported.join("source.txt");

@@ -1,7 +1,7 @@
 //! The project's goals for HEG's figures relative to the others', per model.
 
 use crate::goal::Goal;
-use crate::precision::Precision;
+use crate::precision::{Bits, Precision};
 use crate::subject::{LLAMA_1B, SMOLLM2};
 
 /// The divisor of HEG's figure.
@@ -32,10 +32,10 @@ impl Beside {
 
 /// The goals of the line `key` for a model; empty if the project has none for it.
 pub(super) fn goals(model: &str, precision: Precision, key: &str) -> &'static [(Beside, Goal)] {
-    let lines: &[Line] = match (model, precision) {
-        (LLAMA_1B, Precision::EightBits) => &OF_LLAMA_1B,
-        (LLAMA_1B, Precision::FourBits(_)) => &OF_LLAMA_1B_IN_FOUR_BITS,
-        (SMOLLM2, Precision::EightBits) => &OF_SMOLLM2,
+    let lines: &[Line] = match (model, precision.weights) {
+        (LLAMA_1B, Bits::Eight) => &OF_LLAMA_1B,
+        (LLAMA_1B, Bits::Four(_)) => &OF_LLAMA_1B_IN_FOUR_BITS,
+        (SMOLLM2, Bits::Eight) => &OF_SMOLLM2,
         _ => &[],
     };
     let found = lines.iter().find(|(of, _)| *of == key);

@@ -162,7 +162,7 @@ mod tests {
     fn the_page_shows_what_the_report_wrote() {
         let rounds = NonZeroU32::MIN;
         let mut report =
-            Report::new("tiny", Precision::EightBits, rounds, None).of_run(provenance());
+            Report::new("tiny", Precision::EIGHT_BITS, rounds, None).of_run(provenance());
         report.ours.add("decode_tokens_per_s", 90.0);
         report.ours.add("decode_limit_tokens_per_s", 100.0);
         report.genai.add("decode_tokens_per_s", 60.0);

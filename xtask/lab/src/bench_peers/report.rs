@@ -326,7 +326,7 @@ mod tests {
     use crate::subject::{LLAMA_1B, SMOLLM2};
 
     fn report(model: &str) -> Report {
-        let mut report = Report::new(model, Precision::EightBits, NonZeroU32::MIN, None);
+        let mut report = Report::new(model, Precision::EIGHT_BITS, NonZeroU32::MIN, None);
         for line in &LINES {
             report.ours.add(line.key, 90.0);
             report.genai.add(line.key, 100.0);

@@ -63,7 +63,7 @@ impl Llama {
         let server = "llama-server";
         Ok(Self {
             server: llama.programs(&[server])?.join(server),
-            model: llama.model(subject, Precision::EightBits)?,
+            model: llama.model(subject, Precision::EIGHT_BITS)?,
         })
     }
 }
@@ -94,14 +94,14 @@ impl Systems {
         genai_model: Option<&Path>,
         wanted: &[System],
     ) -> Result<Self> {
-        let ours = ours::prepare(subject, Precision::EightBits)?;
+        let ours = ours::prepare(subject, Precision::EIGHT_BITS)?;
         let genai = match wanted.contains(&System::Genai) {
             true => {
                 let script = subject.peers.join("genai_replay.py");
                 fs::write(&script, GENAI_REPLAY)
                     .with_context(|| format!("cannot write `{}`", script.display()))?;
                 Some((
-                    genai::prepare(subject, genai_model, Precision::EightBits)?,
+                    genai::prepare(subject, genai_model, Precision::EIGHT_BITS)?,
                     script,
                 ))
             }

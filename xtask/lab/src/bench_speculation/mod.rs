@@ -110,18 +110,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(bundle) => (bundle.clone(), None),
         None => {
             let subject = Subject::find(Some(&args.model))?;
-            (subject.bundle(Precision::EightBits)?, Some(subject))
+            (subject.bundle(Precision::EIGHT_BITS)?, Some(subject))
         }
     };
     // A model of random weights has no tokenizer; its tokens are from another one then.
     let text = match args.recite {
-        true => Loaded::open(&Subject::find(Some(SMOLLM2))?.bundle(Precision::EightBits)?)?,
+        true => Loaded::open(&Subject::find(Some(SMOLLM2))?.bundle(Precision::EIGHT_BITS)?)?,
         false => Loaded::open(&bundle)?,
     };
     let (tokenizer, template) = (text.tokenizer()?, text.chat_template()?);
     let mut genai = match &subject {
         Some(subject) if !(args.alone || args.recite || args.ablate) => {
-            let exported = bench_peers::genai::prepare(subject, None, Precision::EightBits)?;
+            let exported = bench_peers::genai::prepare(subject, None, Precision::EIGHT_BITS)?;
             Some(GenAi::start(&exported.model, &subject.peers)?)
         }
         _ => None,

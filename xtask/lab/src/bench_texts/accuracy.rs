@@ -26,7 +26,7 @@ pub(super) fn nearness(embedder: &Subject, heg: Option<&Path>) -> Result<Nearnes
     let texts = different(TEXTS);
     let found = vectors(
         &heg,
-        &embedder.bundle(Precision::EightBits)?,
+        &embedder.bundle(Precision::EIGHT_BITS)?,
         "host-cpu",
         &texts,
     )?;

@@ -44,12 +44,12 @@ impl Side {
         Ok(match named {
             Named::Heg => Self::Heg {
                 program: heg_program(heg)?,
-                bundle: embedder.bundle(Precision::EightBits)?,
+                bundle: embedder.bundle(Precision::EIGHT_BITS)?,
                 name: embedder.name.clone(),
             },
             Named::Genai => {
                 let bin = genai::environment()?;
-                let precision = Precision::EightBits;
+                let precision = Precision::EIGHT_BITS;
                 let model = genai::ensure_export(&bin, embedder, genai::VECTORS, precision)?;
                 let python = bin.join("python");
                 Self::Genai { python, model }

@@ -133,7 +133,7 @@ fn read(path: &std::path::Path) -> Result<RunTrace> {
 fn record(args: &Args) -> Result<RunTrace> {
     let bundle = match &args.bundle {
         Some(bundle) => bundle.clone(),
-        None => Subject::find(Some(&args.model))?.bundle(Precision::EightBits)?,
+        None => Subject::find(Some(&args.model))?.bundle(Precision::EIGHT_BITS)?,
     };
     let soc = shipped::soc(&args.soc).context(Fail::input("cannot use the SoC"))?;
     let lanes = MachineLanes::of(|class| soc.devices.iter().any(|it| it.class == class));

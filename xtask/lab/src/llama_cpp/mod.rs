@@ -2,7 +2,7 @@
 //! with 8-bit or 4-bit weights.
 
 use crate::bench_peers::genai;
-use crate::precision::Precision;
+use crate::precision::{Bits, Precision};
 use crate::process::text;
 use crate::subject::Subject;
 use anyhow::{Context, Result};
@@ -56,11 +56,11 @@ impl LlamaCpp {
         }
         note(format!("writing {} as GGUF ({of_weights})", subject.name));
         let partial = model.with_extension("partial");
-        let mut command = match (&subject.gguf, precision) {
+        let mut command = match (&subject.gguf, precision.weights) {
             (Some(gguf), _) => self.requantize(gguf, &partial, of_weights)?,
-            (None, Precision::EightBits) => self.convert(&subject.folder, &partial)?,
-            (None, Precision::FourBits(_)) => {
-                let eight_bits = self.model(subject, Precision::EightBits)?;
+            (None, Bits::Eight) => self.convert(&subject.folder, &partial)?,
+            (None, Bits::Four(_)) => {
+                let eight_bits = self.model(subject, Precision::EIGHT_BITS)?;
                 self.requantize(&eight_bits, &partial, of_weights)?
             }
         };

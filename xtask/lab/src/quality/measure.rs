@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use heg_runtime::exec::{Executor, ExecutorOptions};
 use heg_runtime::score::{Passage, RowKind, Scores, Tally, Teacher, rows_of};
 use heg_runtime::{Loaded, read_soc};
-use heg_spec::WeightForm;
+use heg_spec::{KvForm, WeightForm};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -82,20 +82,23 @@ fn entries(
     reference: &Reference,
 ) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    let judged = precision.to_string();
-    let exact = [("f32", WeightForm::F32), ("f16", WeightForm::F16)];
-    for form in exact
-        .into_iter()
-        .chain([(judged.as_str(), precision.form())])
-    {
+    let judged = (precision.to_string(), subject.bundle(precision)?);
+    let mut forms = Vec::new();
+    if extent == Extent::All {
+        for (name, form) in [("f32", WeightForm::F32), ("f16", WeightForm::F16)] {
+            forms.push((name.to_owned(), subject.bundle_as(name, form)?));
+        }
+    }
+    for (form, bundle) in forms.into_iter().chain([judged]) {
         for device in DEVICES {
-            if extent == Extent::Default && (form.0, device) != (judged.as_str(), DEVICES[0]) {
+            let takes = device == DEVICES[0] || precision.kv == KvForm::Bf16;
+            if extent == Extent::Default && device != DEVICES[0] || !takes {
                 continue;
             }
-            note(format!("{}: {} on {device}", subject.name, form.0));
-            let [prefill, decode] = ours(subject, form, device, passages, reference)?;
+            note(format!("{}: {form} on {device}", subject.name));
+            let [prefill, decode] = ours(&bundle, device, passages, reference)?;
             entries.push(Entry {
-                form: form.0.to_owned(),
+                form: form.clone(),
                 device,
                 prefill,
                 decode,
@@ -137,13 +140,12 @@ fn write_rows(model: &mut Executor, passages: &[Passage], file: &Path) -> Result
 
 /// Scores one of our forms on a device: prefill rows, then decode rows.
 fn ours(
-    subject: &Subject,
-    (form_name, form): (&str, WeightForm),
+    bundle: &Path,
     device: &str,
     passages: &[Passage],
     reference: &Reference,
 ) -> Result<[Scores; 2]> {
-    let loaded = Loaded::open(&subject.bundle_as(form_name, form)?)?;
+    let loaded = Loaded::open(bundle)?;
     let mut model = executor(&loaded, device)?;
     let mut measure = |rows| -> Result<Scores> {
         let mut expected = reference.rows()?;

@@ -8,7 +8,7 @@ mod passages;
 mod report;
 mod rows;
 
-use crate::precision::{Precision, PrecisionArgs};
+use crate::precision::{Bits, Precision, PrecisionArgs};
 use anyhow::Result;
 use heg_spec::GroupColumns;
 pub(crate) use model::Model;
@@ -97,9 +97,13 @@ fn judge(reports: &[Report]) -> Result<()> {
 /// file is in groups of 32, so its 4-bit weights have these groups. Returns `None`, with a notice, if it cannot be
 /// measured here.
 pub(crate) fn beside_speed(precision: Precision) -> Option<Report> {
-    let precision = match precision {
-        Precision::EightBits => precision,
-        Precision::FourBits(_) => Precision::FourBits(GroupColumns::SMALLEST),
+    let weights = match precision.weights {
+        Bits::Eight => Bits::Eight,
+        Bits::Four(_) => Bits::Four(GroupColumns::SMALLEST),
+    };
+    let precision = Precision {
+        weights,
+        ..precision
     };
     let (positions, chosen) = (POSITIONS.get(), (Extent::Default, precision));
     let measured = measure::model(Model::Smollm2, Consent::Ask, positions, chosen);

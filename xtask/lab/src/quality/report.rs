@@ -175,7 +175,7 @@ mod tests {
         };
         Report {
             model: "smollm2-135m-instruct".to_owned(),
-            precision: Precision::EightBits,
+            precision: Precision::EIGHT_BITS,
             passages: 20,
             positions: 797,
             entries: vec![

@@ -80,6 +80,7 @@ const VARIABLES: [(&str, &[&str]); 26] = [
         "HEG_FULL",
         &[
             "heg-runtime/cli/tests/it/soft_npu/faults.rs",
+            "heg-runtime/gpu/tests/it/attention.rs",
             "tests/it/answers.rs",
             "tests/it/bits/mod.rs",
             "tests/it/engine.rs",

@@ -126,7 +126,7 @@ fn smollm2_answers_as_a_cpu() {
     assert_eq!(blobs(&report, 4000), all_right());
     let cases = std::fs::read_to_string(fixture("smollm2/greedy.json")).unwrap();
     let cases: Value = serde_json::from_str(&cases).unwrap();
-    for case in 0..3 {
+    for case in 0..2 {
         let ids = cases["cases"][case]["input_ids"].to_string();
         let run = |soc| {
             let arguments = ["run", path, "--soc", soc, "--prompt-ids", &ids, "--json"];

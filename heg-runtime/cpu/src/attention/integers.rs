@@ -6,7 +6,7 @@ use super::BLOCK;
 use super::block::{HeadRows, Next, transpose};
 use super::kernel::Item;
 use super::pairs::{Neighbours, PairProducts, Scores, pair_values};
-use super::softmax::{vectors, within};
+use super::softmax::within;
 use super::tile::{TILE_ROWS, compute};
 use crate::lanes::{LANES, Lanes};
 use crate::rows::CACHE_GROUP;
@@ -20,7 +20,7 @@ pub(super) const STEPS: f32 = i16::MAX as f32;
 
 const _: () = assert!(i16::MAX as usize * MAGNITUDE_MAX * CACHE_GROUP <= i32::MAX as usize);
 const _: () = assert!(i16::MAX as usize * MAGNITUDE_MAX * BLOCK <= i32::MAX as usize);
-const _: () = assert!(CACHE_GROUP.is_multiple_of(LANES) && BLOCK.is_multiple_of(CACHE_GROUP));
+const _: () = assert!(CACHE_GROUP.is_multiple_of(LANES) && BLOCK == 4 * LANES);
 
 /// Rounds `count` floats to integers, padded with zeros; returns what one of them stands for.
 ///
@@ -187,28 +187,50 @@ unsafe fn score_tile<L: Lanes>(tile: Tile<'_>) {
 }
 
 /// Multiplies weights of a tile's rows, `[rows, BLOCK]`, by the scales of one group of each value, and rounds each row to
-/// integers, `[rows, BLOCK]`, with their units. Those of tokens that a row does not see are zero.
+/// integers, `[rows, BLOCK]`, with their units. Those of tokens that a row does not see are zero. A product that is no number
+/// makes the row's `totals`, `[rows, LANES]`, none.
 ///
 /// # Safety
 ///
-/// `weights` and the integers have a block for each row, at most [`TILE_ROWS`], and `scales` one.
+/// `weights` and the integers have a block for each row, at most [`TILE_ROWS`], and `scales` one; `totals` has the rows.
 #[inline(always)]
 pub(super) unsafe fn round_weights<L: Lanes>(
     weights: *const f32,
     visible: &[Range<usize>],
-    scales: *const f32,
+    (scales, totals): (*const f32, *mut f32),
     (integers, units): (*mut i16, &mut [f32; TILE_ROWS]),
 ) {
     for ((row, tokens), unit) in visible.iter().enumerate().zip(units) {
-        let mut scaled = [0.0; BLOCK];
-        // SAFETY: vectors with visible tokens lie within a block.
+        // SAFETY: a block has these vectors.
         unsafe {
-            for first in vectors(tokens) {
-                let product =
-                    L::load(weights.add(row * BLOCK + first)).mul(L::load(scales.add(first)));
-                within(product, first, tokens, 0.0).store(scaled.as_mut_ptr().add(first));
+            let zero = L::splat(0.0);
+            let mut products = [zero; BLOCK / LANES];
+            for (vector, product) in products.iter_mut().enumerate() {
+                let first = vector * LANES;
+                if first >= tokens.end || first + LANES <= tokens.start {
+                    continue;
+                }
+                let weights = L::load(weights.add(row * BLOCK + first));
+                *product = weights.mul(L::load(scales.add(first)));
+                if first < tokens.start || first + LANES > tokens.end {
+                    *product = within(*product, first, tokens, 0.0);
+                }
             }
-            *unit = round(scaled.as_ptr(), BLOCK, integers.add(row * BLOCK));
+            let [a, b, c, d] = products;
+            // Zero, or not a number: then the largest is any, and so are the integers.
+            let poison = a.add(b).add(c.add(d)).mul(zero);
+            let total = totals.add(row * LANES);
+            L::load(total).add(poison).store(total);
+            let largest = a.max(b).max(c.max(d)).largest();
+            let inverse = STEPS / largest;
+            // Too small to divide by, or infinite.
+            let is_none = !inverse.is_finite() || !largest.is_finite();
+            let inverse = if is_none { 0.0 } else { inverse };
+            *unit = if is_none { 0.0 } else { largest / STEPS };
+            for (vector, product) in products.into_iter().enumerate() {
+                let to = integers.add(row * BLOCK + vector * LANES);
+                product.mul(L::splat(inverse)).store_i16(to);
+            }
         }
     }
 }

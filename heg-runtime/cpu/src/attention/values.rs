@@ -122,7 +122,8 @@ impl Item<'_> {
                 let scales = column / CACHE_GROUP * BLOCK;
                 let scales = self.scratch.value_scales.start().add(scales);
                 let rounded = self.scratch.weights.start().cast();
-                round_weights::<L>(weights, visible, scales, (rounded, &mut units));
+                let totals = self.scratch.totals.start().add((first + row) * LANES);
+                round_weights::<L>(weights, visible, (scales, totals), (rounded, &mut units));
                 let values = self.scratch.values.start().cast::<i16>();
                 let products = PairProducts {
                     factors: rounded.add(2 * pairs.start).cast_const(),

@@ -187,6 +187,17 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        // SAFETY: the caller has AVX2, and room for sixteen elements at `to`.
+        unsafe {
+            let (lower, upper) = (_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            // Packing works on each half of the register.
+            let packed = _mm256_packs_epi32(lower, upper);
+            let integers = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            _mm256_storeu_si256(to.cast(), integers);
+        }
+    }
+    #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {

@@ -98,6 +98,14 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        // SAFETY: the caller has AVX-512, and room for sixteen elements at `to`.
+        unsafe {
+            let integers = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(self.0));
+            _mm256_storeu_si256(to.cast(), integers);
+        }
+    }
+    #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
         // SAFETY: the caller has AVX-512.
         Self(unsafe { _mm512_add_ps(self.0, other.0) })

@@ -88,6 +88,8 @@ pub(crate) trait Lanes: Copy + Pairs {
     unsafe fn store_first(self, to: *mut f32, count: usize);
     /// Stores the first `count` elements as bf16, rounded to nearest, ties to even; lanes are finite.
     unsafe fn store_bf16_first(self, to: *mut u16, count: usize);
+    /// Stores all lanes as 16-bit integers, rounded to nearest, ties to even; each fits in one, or is stored as any.
+    unsafe fn store_i16(self, to: *mut i16);
     /// `self + other`.
     unsafe fn add(self, other: Self) -> Self;
     /// `self − other`.

@@ -101,6 +101,12 @@ impl Lanes for Portable {
         }
     }
     #[inline(never)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        let integers = self.0.map(|x| x.round_ties_even() as i16);
+        // SAFETY: the caller has room for sixteen elements at `to`.
+        unsafe { to.cast::<[i16; LANES]>().write_unaligned(integers) };
+    }
+    #[inline(never)]
     unsafe fn add(self, other: Self) -> Self {
         self.with(other, |a, b| a + b)
     }

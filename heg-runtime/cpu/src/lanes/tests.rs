@@ -63,11 +63,17 @@ impl EveryMethod {
     unsafe fn stores<L: Lanes>(&self, a: L, results: &mut Results) {
         let mut first = [f32::from(UNTOUCHED); LANES];
         let mut halves = [UNTOUCHED; LANES];
+        let mut eighths = [0; LANES];
         // SAFETY: both arrays have 16 elements, and the count is at most 16.
         unsafe {
             a.store_first(first.as_mut_ptr(), self.count);
             a.store_bf16_first(halves.as_mut_ptr(), self.count);
+            L::load_i8_first(self.integers.as_ptr(), self.count)
+                .mul(L::splat(1.0 / 8.0))
+                .store_i16(eighths.as_mut_ptr());
         }
+        let eighths = eighths.into_iter().map(|x| i32::from(x) as u32);
+        results.push(("store_i16", eighths.collect()));
         results.push(("store_first", first.into_iter().map(bits).collect()));
         results.push((
             "store_bf16_first",

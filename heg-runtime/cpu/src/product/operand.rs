@@ -173,6 +173,29 @@ pub(super) unsafe fn round<const DIGITS: usize>(
     x: *const f32,
     operand: *mut u8,
 ) {
+    // SAFETY: the contract is the same.
+    unsafe {
+        match form.weight_kind {
+            WeightKind::Bytes => round_for::<DIGITS, false>(form, rows, row, x, operand),
+            WeightKind::Nibbles => round_for::<DIGITS, true>(form, rows, row, x, operand),
+        }
+    }
+}
+
+/// [`round`] for weights that are nibbles, or for bytes. A function each: where both orders of digits are at hand, the compiler
+/// takes a group apart byte by byte, and what it stored as vectors is loaded across their borders, at ten times the cost.
+///
+/// # Safety
+///
+/// As [`round`].
+#[inline(always)]
+unsafe fn round_for<const DIGITS: usize, const NIBBLES: bool>(
+    form: Rounded,
+    rows: usize,
+    row: usize,
+    x: *const f32,
+    operand: *mut u8,
+) {
     let operand = Operand::new(form, rows, operand);
     let mut sum = 0.0_f32;
     for group in 0..form.blocks() * (BLOCK / GROUP) {
@@ -190,9 +213,9 @@ pub(super) unsafe fn round<const DIGITS: usize>(
             let digits = operand.digits(block, row).cast_mut();
             for (digit, bytes) in rounded.digits.iter().enumerate() {
                 let to = digits.add(digit * BLOCK + half * GROUP);
-                to.cast::<[i8; GROUP]>().write(match form.weight_kind {
-                    WeightKind::Bytes => *bytes,
-                    WeightKind::Nibbles => evens_first(bytes),
+                to.cast::<[i8; GROUP]>().write(match NIBBLES {
+                    false => *bytes,
+                    true => evens_first(bytes),
                 });
             }
             let scales = operand.scales(block, row).cast_mut();
@@ -200,7 +223,7 @@ pub(super) unsafe fn round<const DIGITS: usize>(
             let offsets = operand.offsets(block, row).cast_mut();
             offsets.add(half).write(rounded.sum.wrapping_mul(-128));
             let of_group = rounded.sum as f32 * rounded.scale;
-            if form.weight_kind == WeightKind::Nibbles {
+            if NIBBLES {
                 let sums = operand.group_sums(block, row).cast_mut();
                 sums.add(half).write(of_group);
             }

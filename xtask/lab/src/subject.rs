@@ -99,15 +99,15 @@ impl Subject {
 
     /// Compiles the model into a bundle of this form, from its GGUF file if there is one.
     pub(crate) fn bundle(&self, precision: Precision) -> Result<PathBuf> {
-        self.compiled(&precision.to_string(), (precision.form(), precision.kv))
+        self.compiled(&precision.to_string(), precision.form(), precision.kv)
     }
 
     /// Like [`bundle`](Self::bundle), with weights in any form, which has a name.
     pub(crate) fn bundle_as(&self, form_name: &str, form: WeightForm) -> Result<PathBuf> {
-        self.compiled(form_name, (form, KvForm::Bf16))
+        self.compiled(form_name, form, KvForm::Bf16)
     }
 
-    fn compiled(&self, form_name: &str, (weights, kv): (WeightForm, KvForm)) -> Result<PathBuf> {
+    fn compiled(&self, form_name: &str, weights: WeightForm, kv: KvForm) -> Result<PathBuf> {
         let source = self.gguf.as_ref().unwrap_or(&self.folder);
         let bundle = self.peers.join(format!("{}-{form_name}.heg", self.name));
         let mut options = compile::own_use();

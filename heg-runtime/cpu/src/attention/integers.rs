@@ -197,8 +197,10 @@ unsafe fn score_tile<L: Lanes>(tile: Tile<'_>) {
 pub(super) unsafe fn round_weights<L: Lanes>(
     weights: *const f32,
     visible: &[Range<usize>],
-    (scales, totals): (*const f32, *mut f32),
-    (integers, units): (*mut i16, &mut [f32; TILE_ROWS]),
+    scales: *const f32,
+    totals: *mut f32,
+    integers: *mut i16,
+    units: &mut [f32; TILE_ROWS],
 ) {
     for ((row, tokens), unit) in visible.iter().enumerate().zip(units) {
         // SAFETY: a block has these vectors.

@@ -123,7 +123,7 @@ impl Item<'_> {
                 let scales = self.scratch.value_scales.start().add(scales);
                 let rounded = self.scratch.weights.start().cast();
                 let totals = self.scratch.totals.start().add((first + row) * LANES);
-                round_weights::<L>(weights, visible, (scales, totals), (rounded, &mut units));
+                round_weights::<L>(weights, visible, scales, totals, rounded, &mut units);
                 let values = self.scratch.values.start().cast::<i16>();
                 let products = PairProducts {
                     factors: rounded.add(2 * pairs.start).cast_const(),

@@ -22,28 +22,28 @@ const _: () = assert!(i16::MAX as usize * MAGNITUDE_MAX * CACHE_GROUP <= i32::MA
 const _: () = assert!(i16::MAX as usize * MAGNITUDE_MAX * BLOCK <= i32::MAX as usize);
 const _: () = assert!(CACHE_GROUP.is_multiple_of(LANES) && BLOCK == 4 * LANES);
 
-/// Rounds `count` floats to integers, padded with zeros; returns what one of them stands for.
+/// Rounds a head of a query to integers, padded with zeros; returns what one of them stands for.
 ///
 /// Plain Rust, which each instruction set vectorises: every operation is exact or rounded once.
 ///
 /// # Safety
 ///
-/// `from` has `count` elements, and `to` as many, up to a multiple of [`CACHE_GROUP`].
+/// `query` has `head_dim` elements, and `to` as many, up to a multiple of [`CACHE_GROUP`].
 #[inline(always)]
-pub(super) unsafe fn round(from: *const f32, count: usize, to: *mut i16) -> f32 {
+pub(super) unsafe fn round_query(query: *const f32, head_dim: usize, to: *mut i16) -> f32 {
     // Neighbouring floats from 2²³ to 2²⁴ are one apart, and so are their bits.
     const SHIFT: f32 = 12_582_912.0;
     // SAFETY: the caller has the elements, and room for their integers.
-    let (from, to) = unsafe {
-        let padded = count.next_multiple_of(CACHE_GROUP);
+    let (query, to) = unsafe {
+        let padded = head_dim.next_multiple_of(CACHE_GROUP);
         (
-            std::slice::from_raw_parts(from, count),
+            std::slice::from_raw_parts(query, head_dim),
             std::slice::from_raw_parts_mut(to, padded),
         )
     };
     // The bits of magnitudes have the order of floats, and NaN is the largest.
     let mut largest = 0;
-    for x in from {
+    for x in query {
         largest = u32::max(largest, x.to_bits() & 0x7fff_ffff);
     }
     let largest = f32::from_bits(largest);
@@ -51,7 +51,7 @@ pub(super) unsafe fn round(from: *const f32, count: usize, to: *mut i16) -> f32 
     to.fill(0);
     match (largest.is_finite(), inverse.is_finite()) {
         (true, true) => {
-            for (x, to) in from.iter().zip(to) {
+            for (x, to) in query.iter().zip(to) {
                 let shifted = (x * inverse + SHIFT).to_bits();
                 *to = shifted.wrapping_sub(SHIFT.to_bits()) as i16;
             }
@@ -95,7 +95,9 @@ impl Item<'_> {
         }
     }
 
-    /// Computes scores of a tile with keys that are integers; `first` and `row` as for floats.
+    /// Computes scores of a tile with keys that are integers; `first` and `row` as for floats. Each dot product of a group is a
+    /// float times the scale of its key's group, added up with one rounding each; the sum is multiplied by the query's unit.
+    /// Lanes of tokens that a row does not see get any number.
     ///
     /// # Safety
     ///
@@ -107,81 +109,37 @@ impl Item<'_> {
         row: usize,
         visible: &[Range<usize>],
     ) {
-        let (number, width) = (first + row, self.shape.width);
-        // SAFETY: `queries` has the rows, each of integers in the place of floats, `units` one for each, `scores` the strip,
-        // `keys` and `key_scales` the block.
-        unsafe {
-            let queries = self.scratch.queries.start().add(number * width);
-            score_tile::<L>(Tile {
-                queries: queries.cast(),
-                stride: width * size_of::<f32>() / size_of::<i16>(),
-                units: self.scratch.units.start().add(number),
-                scores: self.scratch.scores.start().add(row * BLOCK),
-                keys: self.scratch.keys.start().cast(),
-                head_dim: self.shape.head_dim,
-                scales: self.scratch.key_scales.start(),
-                visible,
-            });
-        }
-    }
-}
-
-/// Queries of a tile, and the part of a block that its rows are multiplied with.
-#[derive(Clone, Copy)]
-struct Tile<'a> {
-    /// First of the rows of integers.
-    queries: *const i16,
-    /// Integers from one row to the next.
-    stride: usize,
-    /// Units of the rows' integers.
-    units: *const f32,
-    /// Scores of the first row: `[rows, BLOCK]`.
-    scores: *mut f32,
-    /// Keys of the block in pairs: `[head_dim / 2, BLOCK]`.
-    keys: *const i16,
-    /// Elements of a head.
-    head_dim: usize,
-    /// Scales of the keys: `[groups, BLOCK]`.
-    scales: *const f32,
-    /// Tokens that each row sees, ascending; as many as rows.
-    visible: &'a [Range<usize>],
-}
-
-/// Computes the scores of a tile. Each dot product of a group is a float times the scale of its key's group, added up with one
-/// rounding each; the sum is multiplied by the query's unit. Lanes of tokens that a row does not see get any number.
-///
-/// # Safety
-///
-/// Pointers have all rows, groups and vectors with tokens that a row sees; a tile has at most [`TILE_ROWS`] rows.
-#[inline(always)]
-unsafe fn score_tile<L: Lanes>(tile: Tile<'_>) {
-    let (Some(first_row), Some(last_row)) = (tile.visible.first(), tile.visible.last()) else {
-        return;
-    };
-    let first = first_row.start / LANES * LANES;
-    let vectors = (last_row.end - first).div_ceil(LANES);
-    for column in (0..tile.head_dim).step_by(CACHE_GROUP) {
-        let columns = CACHE_GROUP.min(tile.head_dim - column);
-        let is_last = column + columns == tile.head_dim;
-        // SAFETY: the caller has the rows, the group and the vectors.
-        unsafe {
-            let products = PairProducts {
-                factors: tile.queries.add(column),
-                factors_stride: tile.stride,
-                terms: tile.keys.add(column * BLOCK + 2 * first),
-                terms_stride: 2 * BLOCK,
-                count: columns.div_ceil(2),
-                sink: Scores {
-                    scores: tile.scores.add(first),
-                    scales: tile.scales.add(column / CACHE_GROUP * BLOCK + first),
-                    units: match is_last {
-                        true => tile.units,
-                        false => std::ptr::null(),
+        let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
+            return;
+        };
+        let first_token = first_row.start / LANES * LANES;
+        let vectors = (last_row.end - first_token).div_ceil(LANES);
+        let (number, width, head_dim) = (first + row, self.shape.width, self.shape.head_dim);
+        for column in (0..head_dim).step_by(CACHE_GROUP) {
+            let columns = CACHE_GROUP.min(head_dim - column);
+            // SAFETY: `queries` has the rows, each of integers in the place of floats, `units` one for each, `scores` the
+            // strip, `keys` and `key_scales` the block.
+            unsafe {
+                let queries = self.scratch.queries.start().add(number * width);
+                let keys = self.scratch.keys.start().cast::<i16>();
+                let scales = column / CACHE_GROUP * BLOCK + first_token;
+                let units = self.scratch.units.start().add(number).cast_const();
+                let scores = row * BLOCK + first_token;
+                let products = PairProducts {
+                    factors: queries.cast::<i16>().add(column).cast_const(),
+                    factors_stride: width * size_of::<f32>() / size_of::<i16>(),
+                    terms: keys.add(column * BLOCK + 2 * first_token).cast_const(),
+                    terms_stride: 2 * BLOCK,
+                    count: columns.div_ceil(2),
+                    sink: Scores {
+                        scores: self.scratch.scores.start().add(scores),
+                        scales: self.scratch.key_scales.start().add(scales),
+                        units: (column + columns == head_dim).then_some(units),
+                        is_first: column == 0,
                     },
-                    is_first: column == 0,
-                },
-            };
-            compute::<L, _>(products, tile.visible.len(), vectors);
+                };
+                compute::<L, _>(products, visible.len(), vectors);
+            }
         }
     }
 }
@@ -209,14 +167,9 @@ pub(super) unsafe fn round_weights<L: Lanes>(
             let mut products = [zero; BLOCK / LANES];
             for (vector, product) in products.iter_mut().enumerate() {
                 let first = vector * LANES;
-                if first >= tokens.end || first + LANES <= tokens.start {
-                    continue;
-                }
                 let weights = L::load(weights.add(row * BLOCK + first));
-                *product = weights.mul(L::load(scales.add(first)));
-                if first < tokens.start || first + LANES > tokens.end {
-                    *product = within(*product, first, tokens, 0.0);
-                }
+                let all = weights.mul(L::load(scales.add(first)));
+                *product = within(all, first, tokens, 0.0);
             }
             let [a, b, c, d] = products;
             // Zero, or not a number: then the largest is any, and so are the integers.

@@ -1,7 +1,7 @@
 //! The attention kernel: one work item, block by block.
 
 use super::block::{Bf16, Element, F32, HeadRows, Next, transpose, transpose_steps, widen};
-use super::integers::round;
+use super::integers::round_query;
 use super::scratch::STRIP;
 use super::softmax::{Strip, weigh};
 use super::stage::{Stage, stages};
@@ -152,7 +152,7 @@ impl Item<'_> {
                 let scaled = self.scratch.queries.start().add(row.number * width);
                 let sums = self.scratch.sums.start().add(row.number * width);
                 if self.call.element == KvElement::I8 {
-                    let unit = round(query, head_dim, scaled.cast());
+                    let unit = round_query(query, head_dim, scaled.cast());
                     *self.scratch.units.start().add(row.number) = unit * factor;
                 }
                 for first in (0..head_dim).step_by(LANES) {

@@ -123,8 +123,8 @@ pub(super) struct Scores {
     pub(super) scores: *mut f32,
     /// Scales of the keys' groups.
     pub(super) scales: *const f32,
-    /// Units of the rows, behind the last group; null for groups before it.
-    pub(super) units: *const f32,
+    /// Units of the rows, for the last group.
+    pub(super) units: Option<*const f32>,
     /// Whether no group was added before.
     pub(super) is_first: bool,
 }
@@ -141,9 +141,9 @@ impl Sink for Scores {
             };
             let scales = L::load(self.scales.add(vector * LANES));
             let score = sums.mul_add(scales, before);
-            match self.units.is_null() {
-                true => score.store(at),
-                false => score.mul(L::splat(*self.units.add(row))).store(at),
+            match self.units {
+                None => score.store(at),
+                Some(units) => score.mul(L::splat(*units.add(row))).store(at),
             }
         }
     }

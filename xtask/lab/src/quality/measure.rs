@@ -82,19 +82,24 @@ fn entries(
     reference: &Reference,
 ) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    let judged = (precision.to_string(), subject.bundle(precision)?);
     let mut forms = Vec::new();
     if extent == Extent::All {
         for (name, form) in [("f32", WeightForm::F32), ("f16", WeightForm::F16)] {
-            forms.push((name.to_owned(), subject.bundle_as(name, form)?));
+            forms.push((
+                name.to_owned(),
+                subject.bundle_as(name, form)?,
+                &DEVICES[..],
+            ));
         }
     }
-    for (form, bundle) in forms.into_iter().chain([judged]) {
-        for device in DEVICES {
-            let takes = device == DEVICES[0] || precision.kv == KvForm::Bf16;
-            if extent == Extent::Default && device != DEVICES[0] || !takes {
-                continue;
-            }
+    // CPU programs alone take keys and values of 8 bits.
+    let devices = match (extent, precision.kv) {
+        (Extent::All, KvForm::Bf16) => &DEVICES[..],
+        _ => &DEVICES[..1],
+    };
+    forms.push((precision.to_string(), subject.bundle(precision)?, devices));
+    for (form, bundle, devices) in forms {
+        for device in devices {
             note(format!("{}: {form} on {device}", subject.name));
             let [prefill, decode] = ours(&bundle, device, passages, reference)?;
             entries.push(Entry {

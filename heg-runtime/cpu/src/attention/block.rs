@@ -1,13 +1,26 @@
 //! Keys and values of a block, converted to the form that tiles read.
 
-use super::{BLOCK, KvElement};
+use super::BLOCK;
+use super::next::Next;
 use crate::lanes::{LANES, Lanes};
 use std::ops::Range;
 
-/// An element type of keys and values.
-pub(super) trait Element {
+/// An element type of keys, which are transposed four bytes at a time.
+pub(super) trait Packed {
     /// Bytes per element.
     const BYTES: usize;
+    /// Rows that the bytes of a lane become.
+    const ROWS: usize;
+    /// Stores the rows of lanes, [`BLOCK`] lanes apart.
+    ///
+    /// # Safety
+    ///
+    /// The machine has the instructions of `L`, and there is room at `to`.
+    unsafe fn unpack<L: Lanes>(lanes: L, to: *mut f32);
+}
+
+/// An element type of floats.
+pub(super) trait Element: Packed {
     /// Loads `count` elements as f32; the other lanes are zero.
     ///
     /// # Safety
@@ -19,8 +32,17 @@ pub(super) trait Element {
 /// 32-bit floats.
 pub(super) enum F32 {}
 
-impl Element for F32 {
+impl Packed for F32 {
     const BYTES: usize = 4;
+    const ROWS: usize = 1;
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(lanes: L, to: *mut f32) {
+        // SAFETY: the caller has the instructions of `L` and room for the row.
+        unsafe { lanes.store(to) }
+    }
+}
+
+impl Element for F32 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const u8, count: usize) -> L {
         // SAFETY: the caller has the instructions of `L` and `count` elements at `from`.
@@ -36,8 +58,21 @@ impl Element for F32 {
 /// bfloat16.
 pub(super) enum Bf16 {}
 
-impl Element for Bf16 {
+impl Packed for Bf16 {
     const BYTES: usize = 2;
+    const ROWS: usize = 2;
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(lanes: L, to: *mut f32) {
+        // SAFETY: the caller has the instructions of `L` and room for both rows.
+        unsafe {
+            let [lower, upper] = lanes.widen_bf16();
+            lower.store(to);
+            upper.store(to.add(BLOCK));
+        }
+    }
+}
+
+impl Element for Bf16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const u8, count: usize) -> L {
         // SAFETY: the caller has the instructions of `L` and `count` elements at `from`.
@@ -46,6 +81,23 @@ impl Element for Bf16 {
                 LANES => L::load_bf16(from.cast()),
                 _ => L::load_bf16_first(from.cast(), count),
             }
+        }
+    }
+}
+
+/// 8-bit integers, which become rows of pairs: of elements 4i and 4i + 2, then of 4i + 1 and 4i + 3.
+pub(super) enum I8 {}
+
+impl Packed for I8 {
+    const BYTES: usize = 1;
+    const ROWS: usize = 2;
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(lanes: L, to: *mut f32) {
+        // SAFETY: the caller has the instructions of `L` and room for both rows.
+        unsafe {
+            let [even, odd] = lanes.widen_quads();
+            even.store(to);
+            odd.store(to.add(BLOCK));
         }
     }
 }
@@ -71,139 +123,84 @@ impl HeadRows {
     }
 }
 
-/// Keys and values of the next block, prefetched step by step while this one is computed.
-pub(super) struct Next {
-    keys: HeadRows,
-    values: HeadRows,
-    /// Bytes per row.
-    row_bytes: usize,
-    /// Tokens left to prefetch; the first may be partly done.
-    tokens: Range<usize>,
-    /// Byte offset to continue from in the first token's row.
-    byte: usize,
-    /// Cache lines of keys, and as many of values, per step.
-    lines: usize,
-}
+/// Bytes of a lane.
+const LANE_BYTES: usize = size_of::<f32>();
 
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
+/// Bytes of a vector.
+const VECTOR_BYTES: usize = LANES * LANE_BYTES;
 
-impl Next {
-    /// Prefetches the first `tokens` tokens of both, spread over `steps` steps. `is_last`: the item has no head behind
-    /// this one.
-    pub(super) fn new(
-        element: KvElement,
-        [keys, values]: [HeadRows; 2],
-        is_last: bool,
-        tokens: usize,
-        steps: usize,
-    ) -> Self {
-        let row_bytes = match (element, is_last) {
-            // The line with the scales is that of the next head's elements.
-            (KvElement::I8, false) => keys.len,
-            _ => element.head_bytes(keys.len),
-        };
-        Self {
-            keys,
-            values,
-            row_bytes,
-            tokens: 0..tokens,
-            byte: 0,
-            lines: (tokens * row_bytes.div_ceil(LINE_BYTES)).div_ceil(steps),
-        }
-    }
-
-    /// Prefetches the lines of one step.
-    #[inline(always)]
-    pub(super) fn step(&mut self) {
-        for _ in 0..self.lines {
-            if self.tokens.is_empty() {
-                return;
-            }
-            for rows in [self.keys, self.values] {
-                let row = self.tokens.start * rows.stride_bytes;
-                prefetch(rows.start.wrapping_add(row + self.byte));
-            }
-            self.byte += LINE_BYTES;
-            if self.byte >= self.row_bytes {
-                self.byte = 0;
-                self.tokens.start += 1;
-            }
-        }
-    }
-}
-
-/// Prefetches a cache line into the level-2 cache.
-#[inline(always)]
-fn prefetch(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a prefetch of any address faults nowhere.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-/// Transposes `tokens` of the block to one row of [`BLOCK`] tokens per dimension. Lanes of other tokens in the same
-/// vector get a neighbour's values; vectors without any of `tokens` are left alone.
+/// Transposes `tokens` of the block to rows of [`BLOCK`] tokens: [`Packed::ROWS`] for every four bytes of a head. Lanes of
+/// other tokens in the same vector get a neighbour's values; vectors without any of `tokens` are left alone.
 ///
 /// # Safety
 ///
-/// `tokens` is not empty and its rows are readable; `to` has `rows.len · BLOCK` elements.
+/// `tokens` is not empty and its rows are readable; `to` has the rows.
 #[inline(always)]
-pub(super) unsafe fn transpose<L: Lanes, E: Element>(
+pub(super) unsafe fn transpose<L: Lanes, P: Packed>(
     rows: HeadRows,
     tokens: Range<usize>,
     to: *mut f32,
     next: &mut Next,
 ) {
-    let whole = rows.len / LANES * LANES;
+    let bytes = rows.len * P::BYTES;
+    let whole = bytes / VECTOR_BYTES;
     for first_token in (tokens.start / LANES * LANES..tokens.end).step_by(LANES) {
-        // SAFETY: elements before `len` are read, and `to` has their rows.
+        // SAFETY: bytes of a head are read, and `to` has the rows of all.
         unsafe {
-            for first in (0..whole).step_by(LANES) {
-                let to = to.add(first * BLOCK + first_token);
+            let to = |vector: usize| to.add(vector * LANES * P::ROWS * BLOCK + first_token);
+            for vector in 0..whole {
+                let first = vector * VECTOR_BYTES;
                 next.step();
-                transpose_lanes::<L, E>(rows, &tokens, first_token, first..first + LANES, to);
+                let to = to(vector);
+                transpose_lanes::<L, P>(
+                    rows,
+                    &tokens,
+                    first_token,
+                    first..first + VECTOR_BYTES,
+                    to,
+                );
             }
-            if whole < rows.len {
-                let to = to.add(whole * BLOCK + first_token);
-                transpose_lanes::<L, E>(rows, &tokens, first_token, whole..rows.len, to);
+            let rest = whole * VECTOR_BYTES..bytes;
+            if !rest.is_empty() {
+                next.step();
+                transpose_lanes::<L, P>(rows, &tokens, first_token, rest, to(whole));
             }
         }
     }
 }
 
-/// Number of prefetch steps in [`transpose`].
-pub(super) fn transpose_steps(head_dim: usize, tokens: &Range<usize>) -> usize {
-    head_dim / LANES * (tokens.end.div_ceil(LANES) - tokens.start / LANES)
+/// Number of prefetch steps in [`transpose`] of heads of `bytes` bytes.
+pub(super) fn transpose_steps(bytes: usize, tokens: &Range<usize>) -> usize {
+    bytes.div_ceil(VECTOR_BYTES) * (tokens.end.div_ceil(LANES) - tokens.start / LANES)
 }
 
-/// [`transpose`] of one vector of tokens and at most one of dimensions.
+/// [`transpose`] of one vector of tokens and at most one of bytes.
 ///
 /// # Safety
 ///
-/// As [`transpose`]; `to` has the rows of `dimensions`.
+/// As [`transpose`]; `to` has the rows of `bytes`.
 #[inline(always)]
-unsafe fn transpose_lanes<L: Lanes, E: Element>(
+unsafe fn transpose_lanes<L: Lanes, P: Packed>(
     rows: HeadRows,
     tokens: &Range<usize>,
     first_token: usize,
-    dimensions: Range<usize>,
+    bytes: Range<usize>,
     to: *mut f32,
 ) {
-    // SAFETY: token indices are clamped to readable rows.
+    // SAFETY: beside the tokens, a neighbour's row is read again.
     unsafe {
         let mut lanes = [L::splat(0.0); LANES];
+        let start = first_token.max(tokens.start);
+        let mut from = rows.start.add(start * rows.stride_bytes + bytes.start);
         for (token, lane) in (first_token..).zip(&mut lanes) {
-            let token = token.max(tokens.start).min(tokens.end - 1);
-            let from = token * rows.stride_bytes + dimensions.start * E::BYTES;
-            *lane = E::load(rows.start.add(from), dimensions.len());
+            *lane = L::load_bytes(from, bytes.len());
+            if tokens.start <= token && token + 1 < tokens.end {
+                from = from.add(rows.stride_bytes);
+            }
         }
-        for (dimension, lane) in transposed(lanes).iter().enumerate().take(dimensions.len()) {
-            lane.store(to.add(dimension * BLOCK));
+        let count = bytes.len().div_ceil(LANE_BYTES);
+        for (lane, lanes) in transposed(lanes).iter().enumerate().take(count) {
+            P::unpack(*lanes, to.add(lane * P::ROWS * BLOCK));
         }
     }
 }

@@ -2,12 +2,13 @@
 //! the scales of their values, so that products are sums of integers, which are exact: group by group for scores, block by
 //! block for weighted values.
 
-use super::BLOCK;
-use super::block::{HeadRows, Next, transpose};
+use super::block::{HeadRows, I8, transpose, transpose_steps};
 use super::kernel::Item;
-use super::pairs::{Neighbours, PairProducts, Scores, pair_values};
-use super::softmax::within;
-use super::tile::{TILE_ROWS, compute};
+use super::next::Next;
+use super::pairs::{PairProducts, Scores, pair_values};
+use super::softmax::{vectors, within};
+use super::tile::{STEP_TERMS, compute, steps};
+use super::{BLOCK, WHOLE};
 use crate::lanes::{LANES, Lanes};
 use crate::rows::CACHE_GROUP;
 use std::ops::Range;
@@ -22,7 +23,11 @@ const _: () = assert!(i16::MAX as usize * MAGNITUDE_MAX * CACHE_GROUP <= i32::MA
 const _: () = assert!(i16::MAX as usize * MAGNITUDE_MAX * BLOCK <= i32::MAX as usize);
 const _: () = assert!(CACHE_GROUP.is_multiple_of(LANES) && BLOCK == 4 * LANES);
 
-/// Rounds a head of a query to integers, padded with zeros; returns what one of them stands for.
+/// Elements of a head that the lanes of two rows of pairs have: see [`I8`].
+const QUAD: usize = 4;
+
+/// Rounds a head of a query to integers, padded with zeros, in the order of its keys' pairs; returns what one of them stands
+/// for.
 ///
 /// Plain Rust, which each instruction set vectorises: every operation is exact or rounded once.
 ///
@@ -51,9 +56,12 @@ pub(super) unsafe fn round_query(query: *const f32, head_dim: usize, to: *mut i1
     to.fill(0);
     match (largest.is_finite(), inverse.is_finite()) {
         (true, true) => {
-            for (x, to) in query.iter().zip(to) {
+            for (x, to) in query.iter().zip(&mut *to) {
                 let shifted = (x * inverse + SHIFT).to_bits();
                 *to = shifted.wrapping_sub(SHIFT.to_bits()) as i16;
+            }
+            for quad in to.chunks_exact_mut(QUAD) {
+                quad.swap(1, 2);
             }
             largest / STEPS
         }
@@ -65,7 +73,17 @@ pub(super) unsafe fn round_query(query: *const f32, head_dim: usize, to: *mut i1
 
 // As in `kernel`: keys and values are those of the item's positions, and scratch memory has room for a block and a strip.
 impl Item<'_> {
-    /// Widens the `visible` keys and values of a block, which are integers, to pairs, and copies their scales.
+    /// Number of prefetch steps of a block of integers.
+    pub(super) fn integer_steps<L: Lanes>(&self, rows: usize, visible: &Range<usize>) -> usize {
+        let head_dim = self.shape.head_dim;
+        let (groups, pairs) = (head_dim.div_ceil(CACHE_GROUP), visible.len().div_ceil(2));
+        let scores = steps::<L>(rows, visible.len().div_ceil(LANES), CACHE_GROUP / 2);
+        let values = steps::<L>(rows, CACHE_GROUP / LANES, pairs);
+        transpose_steps(head_dim, visible) + pairs / STEP_TERMS + groups * (scores + values)
+    }
+
+    /// Widens the `visible` keys and values of a block, which are integers, to pairs, and copies their scales. Returns whether
+    /// products of weights with the scales of all values are finite, and so are sums of these.
     ///
     /// # Safety
     ///
@@ -76,22 +94,19 @@ impl Item<'_> {
         [keys, values]: [HeadRows; 2],
         visible: Range<usize>,
         next: &mut Next,
-    ) {
-        // The last pair of a head with an odd element has a byte of a scale, which is multiplied by zero.
-        let pairs = HeadRows {
-            len: keys.len.div_ceil(2),
-            ..keys
-        };
+    ) -> bool {
         let width = self.shape.width;
         // SAFETY: the rows are readable; `keys` and `values` in scratch memory have a block of `width` elements, and their
         // scales one for each token.
         unsafe {
-            gather_scales(keys, visible.clone(), self.scratch.key_scales.start());
-            gather_scales(values, visible.clone(), self.scratch.value_scales.start());
+            gather_scales::<L>(keys, visible.clone(), self.scratch.key_scales.start());
+            gather_scales::<L>(values, visible.clone(), self.scratch.value_scales.start());
             let to = self.scratch.keys.start();
-            transpose::<L, Neighbours>(pairs, visible.clone(), to, next);
+            transpose::<L, I8>(keys, visible.clone(), to, next);
             let to = self.scratch.values.start();
-            pair_values::<L>(values, visible, to, width, next);
+            pair_values::<L>(values, visible.clone(), to, width, next);
+            let groups = values.len.div_ceil(CACHE_GROUP);
+            visible == WHOLE && has_finite_sums::<L>(self.scratch.value_scales.start(), groups)
         }
     }
 
@@ -108,6 +123,7 @@ impl Item<'_> {
         first: usize,
         row: usize,
         visible: &[Range<usize>],
+        next: &mut Next,
     ) {
         let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
             return;
@@ -130,7 +146,7 @@ impl Item<'_> {
                     factors_stride: width * size_of::<f32>() / size_of::<i16>(),
                     terms: keys.add(column * BLOCK + 2 * first_token).cast_const(),
                     terms_stride: 2 * BLOCK,
-                    count: columns.div_ceil(2),
+                    count: 2 * columns.div_ceil(QUAD),
                     sink: Scores {
                         scores: self.scratch.scores.start().add(scores),
                         scales: self.scratch.key_scales.start().add(scales),
@@ -138,80 +154,107 @@ impl Item<'_> {
                         is_first: column == 0,
                     },
                 };
-                compute::<L, _>(products, visible.len(), vectors);
+                compute::<L, _>(products, visible.len(), vectors, next);
             }
         }
     }
 }
 
-/// Multiplies weights of a tile's rows, `[rows, BLOCK]`, by the scales of one group of each value, and rounds each row to
-/// integers, `[rows, BLOCK]`, with their units. Those of tokens that a row does not see are zero. A product that is no number
-/// makes the row's `totals`, `[rows, LANES]`, none.
+/// Multiplies the weights of a row by the scales of one group of each value, and rounds them to integers; returns their unit.
+/// Those of tokens that the row does not see are zero. A product that is no number makes the `total` lanes of the row none; no
+/// total is given where no product can be.
 ///
 /// # Safety
 ///
-/// `weights` and the integers have a block for each row, at most [`TILE_ROWS`], and `scales` one; `totals` has the rows.
+/// `weights`, `scales` and `integers` have a block, and `total` a vector.
 #[inline(always)]
 pub(super) unsafe fn round_weights<L: Lanes>(
     weights: *const f32,
-    visible: &[Range<usize>],
+    tokens: &Range<usize>,
     scales: *const f32,
-    totals: *mut f32,
+    total: Option<*mut f32>,
     integers: *mut i16,
-    units: &mut [f32; TILE_ROWS],
-) {
-    for ((row, tokens), unit) in visible.iter().enumerate().zip(units) {
-        // SAFETY: a block has these vectors.
-        unsafe {
-            let zero = L::splat(0.0);
-            let mut products = [zero; BLOCK / LANES];
-            for (vector, product) in products.iter_mut().enumerate() {
-                let first = vector * LANES;
-                let weights = L::load(weights.add(row * BLOCK + first));
-                let all = weights.mul(L::load(scales.add(first)));
-                *product = within(all, first, tokens, 0.0);
-            }
-            let [a, b, c, d] = products;
+) -> f32 {
+    // SAFETY: a block has these vectors.
+    unsafe {
+        let zero = L::splat(0.0);
+        let mut products = [zero; BLOCK / LANES];
+        for (vector, product) in products.iter_mut().enumerate() {
+            let first = vector * LANES;
+            let weights = L::load(weights.add(first));
+            let all = weights.mul(L::load(scales.add(first)));
+            *product = within(all, first, tokens, 0.0);
+        }
+        let [a, b, c, d] = products;
+        if let Some(total) = total {
             // Zero, or not a number: then the largest is any, and so are the integers.
             let poison = a.add(b).add(c.add(d)).mul(zero);
-            let total = totals.add(row * LANES);
             L::load(total).add(poison).store(total);
-            let largest = a.max(b).max(c.max(d)).largest();
-            let inverse = STEPS / largest;
-            // Too small to divide by, or infinite.
-            let is_none = !inverse.is_finite() || !largest.is_finite();
-            let inverse = if is_none { 0.0 } else { inverse };
-            *unit = if is_none { 0.0 } else { largest / STEPS };
-            for (vector, product) in products.into_iter().enumerate() {
-                let to = integers.add(row * BLOCK + vector * LANES);
-                product.mul(L::splat(inverse)).store_i16(to);
-            }
         }
+        let largest = a.max(b).max(c.max(d)).largest();
+        let inverse = STEPS / largest;
+        // Too small to divide by, or infinite.
+        let is_none = !inverse.is_finite() || !largest.is_finite();
+        let inverse = if is_none { 0.0 } else { inverse };
+        for (vector, product) in products.into_iter().enumerate() {
+            let to = integers.add(vector * LANES);
+            product.mul(L::splat(inverse)).store_i16(to);
+        }
+        if is_none { 0.0 } else { largest / STEPS }
     }
 }
 
-/// Copies the scales of `tokens` of a block to `[groups, BLOCK]`: those of two groups with one load.
+/// Whether sums of a block's scales over all vectors are finite, group by group: so are those of their products with weights.
+///
+/// # Safety
+///
+/// `scales` has a block for each group.
+#[inline(always)]
+unsafe fn has_finite_sums<L: Lanes>(scales: *const f32, groups: usize) -> bool {
+    // SAFETY: a block has these vectors.
+    unsafe {
+        let zero = L::splat(0.0);
+        let mut poison = zero;
+        for group in 0..groups {
+            let mut sum = zero;
+            for vector in 0..BLOCK / LANES {
+                sum = sum.add(L::load(scales.add(group * BLOCK + vector * LANES)));
+            }
+            poison = sum.mul(zero).add(poison);
+        }
+        poison.sum() == 0.0
+    }
+}
+
+/// Copies the scales of `tokens` of a block to `[groups, BLOCK]`, those of two groups with one load. Scales of other tokens
+/// are any numbers then.
 ///
 /// # Safety
 ///
 /// Rows of `tokens` are readable, and `to` has a block for each group.
 #[inline(always)]
-unsafe fn gather_scales(rows: HeadRows, tokens: Range<usize>, to: *mut f32) {
+unsafe fn gather_scales<L: Lanes>(rows: HeadRows, tokens: Range<usize>, to: *mut f32) {
     let groups = rows.len.div_ceil(CACHE_GROUP);
     for group in (0..groups).step_by(2) {
-        let column = rows.len + group * size_of::<u16>();
-        for token in tokens.clone() {
-            // SAFETY: scales stand behind the head's elements, a byte each, and the token lies in the block.
-            unsafe {
+        let is_last = group + 1 == groups;
+        // SAFETY: scales stand behind the head's elements, a byte each, and a block has the tokens.
+        unsafe {
+            let to = to.add(group * BLOCK);
+            let column = rows.len + group * size_of::<u16>();
+            for token in tokens.clone() {
                 let from = rows.start.add(token * rows.stride_bytes + column);
-                let to = to.add(group * BLOCK + token);
-                if group + 1 == groups {
-                    let scale = u32::from(from.cast::<u16>().read_unaligned());
-                    *to = f32::from_bits(scale << 16);
-                } else {
-                    let scales = u32::from_le(from.cast::<u32>().read_unaligned());
-                    *to = f32::from_bits(scales << 16);
-                    *to.add(BLOCK) = f32::from_bits(scales & 0xffff_0000);
+                let scales = match is_last {
+                    true => u32::from(u16::from_le(from.cast::<u16>().read_unaligned())),
+                    false => u32::from_le(from.cast::<u32>().read_unaligned()),
+                };
+                *to.add(token).cast::<u32>() = scales;
+            }
+            for first in vectors(&tokens) {
+                let to = to.add(first);
+                let [lower, upper] = L::load(to).widen_bf16();
+                lower.store(to);
+                if !is_last {
+                    upper.store(to.add(BLOCK));
                 }
             }
         }

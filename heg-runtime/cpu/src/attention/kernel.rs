@@ -1,11 +1,12 @@
 //! The attention kernel: one work item, block by block.
 
-use super::block::{Bf16, Element, F32, HeadRows, Next, transpose, transpose_steps, widen};
+use super::block::{Bf16, Element, F32, HeadRows, transpose, transpose_steps, widen};
 use super::integers::round_query;
+use super::next::Next;
 use super::scratch::STRIP;
 use super::softmax::{Strip, weigh};
 use super::stage::{Stage, stages};
-use super::tile::{Products, Start, TILE_ROWS, compute};
+use super::tile::{Products, Start, TILE_ROWS, compute, steps};
 use super::tree::Branch;
 use super::{AttentionCall, AttentionScratch, BLOCK, KvElement, Shape};
 use crate::lanes::{Kernel, LANES, Lanes};
@@ -85,6 +86,8 @@ pub(super) struct Block {
     pub(super) values: HeadRows,
     /// Element type of the values.
     pub(super) element: KvElement,
+    /// Whether all tokens of values that are integers are there, and sums of weights times their scales are finite.
+    pub(super) is_plain: bool,
 }
 
 // Query, key, value and output rows are those of the item, which the caller of `attend` has; scratch memory has room
@@ -239,12 +242,10 @@ impl Item<'_> {
         let visible = seen.start - start..seen.end - start;
         let keys = self.head_rows(self.call.keys, head, start);
         let values = self.head_rows(self.call.values, head, start);
-        // Each tile makes one prefetch step for scores and one for values.
-        let steps = 2 * rows.div_ceil(TILE_ROWS)
-            + match element {
-                KvElement::I8 => transpose_steps(keys.len / 2, &visible) + visible.len() / 2,
-                _ => transpose_steps(keys.len, &visible),
-            };
+        let steps = match element {
+            KvElement::I8 => self.integer_steps::<L>(rows, &visible),
+            _ => self.float_steps::<L>(rows, &visible),
+        };
         let next_tokens = stage.seen.end.saturating_sub(start + BLOCK).min(BLOCK);
         let is_last = head + 1 == self.kv_heads.len();
         let ahead = [keys, values].map(|rows| rows.from(BLOCK));
@@ -262,19 +263,30 @@ impl Item<'_> {
             start,
             values,
             element,
+            is_plain: false,
         };
         // SAFETY: the rows of `visible` tokens are readable.
         let block = unsafe {
             match element {
                 KvElement::F32 => self.convert::<L, F32>(block, keys, visible, rows, &mut next),
                 KvElement::Bf16 => self.convert::<L, Bf16>(block, keys, visible, rows, &mut next),
-                KvElement::I8 => {
-                    self.pair::<L>([keys, values], visible, &mut next);
-                    block
-                }
+                KvElement::I8 => Block {
+                    is_plain: self.pair::<L>([keys, values], visible, &mut next),
+                    ..block
+                },
             }
         };
         (block, next)
+    }
+
+    /// Number of prefetch steps of a block of floats.
+    fn float_steps<L: Lanes>(&self, rows: usize, visible: &Range<usize>) -> usize {
+        let Shape {
+            head_dim, width, ..
+        } = self.shape;
+        transpose_steps(self.call.element.head_bytes(head_dim), visible)
+            + steps::<L>(rows, visible.len().div_ceil(LANES), head_dim)
+            + steps::<L>(rows, width / LANES, visible.len())
     }
 
     /// Transposes the `visible` keys of a block, and widens its values if `rows` rows make that worthwhile.
@@ -376,11 +388,10 @@ impl Item<'_> {
         // `totals` have every query row.
         unsafe {
             for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
-                next.step();
                 let row = tile * TILE_ROWS;
                 match self.call.element {
-                    KvElement::I8 => self.score_integers::<L>(rows.start, row, visible),
-                    _ => self.score::<L>(rows.start, row, visible),
+                    KvElement::I8 => self.score_integers::<L>(rows.start, row, visible, next),
+                    _ => self.score::<L>(rows.start, row, visible, next),
                 }
             }
             let strip = Strip {
@@ -392,8 +403,7 @@ impl Item<'_> {
             let softcap = self.call.attributes.softcap.map(|cap| cap * LOG2_E);
             weigh::<L>(strip, visible, softcap);
             for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
-                next.step();
-                self.add::<L>(block, rows.start, tile * TILE_ROWS, visible);
+                self.add::<L>(block, rows.start, tile * TILE_ROWS, visible, next);
             }
         }
     }
@@ -416,7 +426,13 @@ impl Item<'_> {
     ///
     /// As [`attend`](super::attend).
     #[inline(always)]
-    unsafe fn score<L: Lanes>(&mut self, first: usize, row: usize, visible: &[Range<usize>]) {
+    unsafe fn score<L: Lanes>(
+        &mut self,
+        first: usize,
+        row: usize,
+        visible: &[Range<usize>],
+        next: &mut Next,
+    ) {
         let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
             return;
         };
@@ -437,7 +453,7 @@ impl Item<'_> {
                 sums_stride: BLOCK,
                 element: PhantomData::<F32>,
             };
-            compute::<L, _>(products, visible.len(), vectors);
+            compute::<L, _>(products, visible.len(), vectors, next);
         }
     }
 }

@@ -24,6 +24,7 @@ mod block;
 mod integers;
 mod item;
 mod kernel;
+mod next;
 mod pairs;
 mod scratch;
 mod softmax;
@@ -47,6 +48,9 @@ use std::ops::Range;
 
 /// Tokens per block. Chosen: four vectors of scores, which with four query rows make a register tile of AVX-512.
 const BLOCK: usize = 64;
+
+/// All tokens of a block.
+const WHOLE: Range<usize> = 0..BLOCK;
 
 /// Attention for the new tokens of one sequence.
 #[derive(Debug, Clone, Copy)]

@@ -1,24 +1,13 @@
 //! Products of pairs of 16-bit integers: queries with keys, and weights with values. Keys and values of a block are widened
-//! once, to pairs that all rows read: keys of neighbours in a head, a token in each lane; values of neighbouring tokens, a
+//! once, to pairs that all rows read: keys of dimensions two apart, a token in each lane; values of neighbouring tokens, a
 //! dimension in each lane.
 
 use super::BLOCK;
-use super::block::{Element, HeadRows, Next};
-use super::tile::Tiled;
+use super::block::HeadRows;
+use super::next::Next;
+use super::tile::{STEP_TERMS, Tiled};
 use crate::lanes::{LANES, Lanes};
 use std::ops::Range;
-
-/// Pairs of neighbours in rows of 8-bit integers.
-pub(super) enum Neighbours {}
-
-impl Element for Neighbours {
-    const BYTES: usize = 2;
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(from: *const u8, count: usize) -> L {
-        // SAFETY: the caller has the instructions of `L` and `count` pairs at `from`.
-        unsafe { L::pair_neighbours(from.cast(), count) }
-    }
-}
 
 /// Widens the values of `tokens` to pairs of tokens, `[BLOCK / 2, width]`, with zeros behind the head. A token beside them has
 /// a neighbour's values.
@@ -39,19 +28,26 @@ pub(super) unsafe fn pair_values<L: Lanes>(
         let token = token.max(tokens.start).min(tokens.end - 1);
         rows.start.wrapping_add(token * rows.stride_bytes).cast()
     };
+    let whole = rows.len / (2 * LANES) * (2 * LANES);
     for pair in tokens.start / 2..tokens.end.div_ceil(2) {
-        next.step();
-        let both: [*const i8; 2] = [row(2 * pair), row(2 * pair + 1)];
-        for first in (0..rows.len).step_by(2 * LANES) {
-            let count = (2 * LANES).min(rows.len - first);
-            // SAFETY: elements before `len` of tokens within `tokens` are read, and written within `to`.
-            unsafe {
-                let to = to.add(pair * width + first);
-                let [one, other] = both.map(|row| row.wrapping_add(first));
-                let [lower, upper] = L::pair_rows(one, other, count);
-                lower.store(to);
-                if count > LANES {
-                    upper.store(to.add(LANES));
+        if pair % STEP_TERMS == 0 {
+            next.step();
+        }
+        let [one, other]: [*const i8; 2] = [row(2 * pair), row(2 * pair + 1)];
+        // SAFETY: elements before `len` of tokens within `tokens` are read, and written within `to`.
+        unsafe {
+            let to = to.add(pair * width);
+            for first in (0..whole).step_by(2 * LANES) {
+                let [lower, upper] = L::pair_rows(one.add(first), other.add(first), 2 * LANES);
+                lower.store(to.add(first));
+                upper.store(to.add(first + LANES));
+            }
+            let rest = rows.len - whole;
+            if rest > 0 {
+                let [lower, upper] = L::pair_rows(one.add(whole), other.add(whole), rest);
+                lower.store(to.add(whole));
+                if rest > LANES {
+                    upper.store(to.add(whole + LANES));
                 }
             }
         }
@@ -88,21 +84,29 @@ pub(super) trait Sink: Copy {
 // The pointers have factors for the rows, and terms for the vectors.
 impl<S: Sink> Tiled for PairProducts<S> {
     #[inline(always)]
-    unsafe fn tile<L: Lanes, const ROWS: usize, const VECTORS: usize>(self, first: usize) {
+    unsafe fn tile<L: Lanes, const ROWS: usize, const VECTORS: usize>(
+        self,
+        first: usize,
+        next: &mut Next,
+    ) {
         // SAFETY: the caller has factors for `ROWS` rows, and terms and a receiver for the vectors up to `first + VECTORS`.
         unsafe {
             let terms_start = self.terms.add(2 * first * LANES);
             let mut sums = [[L::no_sums(); VECTORS]; ROWS];
-            for k in 0..self.count {
-                let from = terms_start.add(k * self.terms_stride);
-                let mut terms = [L::load_pairs(from); VECTORS];
-                for (vector, term) in terms.iter_mut().enumerate().skip(1) {
-                    *term = L::load_pairs(from.add(2 * vector * LANES));
-                }
-                for (row, sums) in sums.iter_mut().enumerate() {
-                    let factor = L::splat_pair(self.factors.add(row * self.factors_stride + 2 * k));
-                    for (sum, term) in sums.iter_mut().zip(terms) {
-                        *sum = L::add_products(*sum, factor, term);
+            for piece in (0..self.count).step_by(STEP_TERMS) {
+                next.step();
+                for k in piece..self.count.min(piece + STEP_TERMS) {
+                    let from = terms_start.add(k * self.terms_stride);
+                    let mut terms = [L::load_pairs(from); VECTORS];
+                    for (vector, term) in terms.iter_mut().enumerate().skip(1) {
+                        *term = L::load_pairs(from.add(2 * vector * LANES));
+                    }
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let factor =
+                            L::splat_pair(self.factors.add(row * self.factors_stride + 2 * k));
+                        for (sum, term) in sums.iter_mut().zip(terms) {
+                            *sum = L::add_products(*sum, factor, term);
+                        }
                     }
                 }
             }

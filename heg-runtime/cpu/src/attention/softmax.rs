@@ -1,7 +1,7 @@
 //! Online softmax over the scores of a strip.
 
-use super::BLOCK;
 use super::scratch::STRIP;
+use super::{BLOCK, WHOLE};
 use crate::lanes::functions::{exp2, tanh};
 use crate::lanes::{LANES, Lanes};
 use std::ops::Range;
@@ -33,18 +33,12 @@ pub(super) unsafe fn weigh<L: Lanes>(strip: Strip, visible: &[Range<usize>], sof
     unsafe {
         for (row, tokens) in visible.iter().enumerate() {
             let scores = strip.scores.add(row * BLOCK);
-            let mut largest = L::splat(f32::NEG_INFINITY);
-            for first in vectors(tokens) {
-                let mut score = L::load(scores.add(first));
-                if let Some(cap) = softcap {
-                    score = tanh(score).mul(L::splat(cap));
-                    score.store(scores.add(first));
-                }
-                largest = largest.max(within(score, first, tokens, f32::NEG_INFINITY));
-            }
+            let largest = match *tokens == WHOLE {
+                true => largest_score::<L>(scores, &WHOLE, softcap),
+                false => largest_score::<L>(scores, tokens, softcap),
+            };
             let largest_so_far = strip.largest.add(row);
             before[row] = *largest_so_far;
-            let largest = largest.largest();
             if largest > *largest_so_far {
                 *largest_so_far = largest;
             }
@@ -55,18 +49,62 @@ pub(super) unsafe fn weigh<L: Lanes>(strip: Strip, visible: &[Range<usize>], sof
         factors.store(strip.factors);
         for (row, tokens) in visible.iter().enumerate() {
             let scores = strip.scores.add(row * BLOCK);
-            let largest = L::splat(*strip.largest.add(row));
-            let mut sum = L::splat(0.0);
-            for first in vectors(tokens) {
-                let all = exp2(L::load(scores.add(first)).sub(largest));
-                let weight = within(all, first, tokens, 0.0);
-                weight.store(scores.add(first));
-                sum = sum.add(weight);
-            }
+            let largest = *strip.largest.add(row);
+            let sum = match *tokens == WHOLE {
+                true => weigh_row::<L>(scores, &WHOLE, largest),
+                false => weigh_row::<L>(scores, tokens, largest),
+            };
             let total = strip.totals.add(row * LANES);
             let factor = L::splat(*strip.factors.add(row));
             L::load(total).mul_add(factor, sum).store(total);
         }
+    }
+}
+
+/// The largest score of a row's `tokens`. Soft caps are applied to its scores first.
+///
+/// # Safety
+///
+/// `scores` has a block.
+#[inline(always)]
+unsafe fn largest_score<L: Lanes>(
+    scores: *mut f32,
+    tokens: &Range<usize>,
+    softcap: Option<f32>,
+) -> f32 {
+    // SAFETY: vectors with visible tokens lie within a block.
+    unsafe {
+        let mut largest = L::splat(f32::NEG_INFINITY);
+        for first in vectors(tokens) {
+            let mut score = L::load(scores.add(first));
+            if let Some(cap) = softcap {
+                score = tanh(score).mul(L::splat(cap));
+                score.store(scores.add(first));
+            }
+            largest = largest.max(within(score, first, tokens, f32::NEG_INFINITY));
+        }
+        largest.largest()
+    }
+}
+
+/// Replaces the scores of a row's `tokens` by weights, and returns their sums, lane by lane.
+///
+/// # Safety
+///
+/// `scores` has a block.
+#[inline(always)]
+unsafe fn weigh_row<L: Lanes>(scores: *mut f32, tokens: &Range<usize>, largest: f32) -> L {
+    // SAFETY: vectors with visible tokens lie within a block.
+    unsafe {
+        let largest = L::splat(largest);
+        let mut sum = L::splat(0.0);
+        for first in vectors(tokens) {
+            let all = exp2(L::load(scores.add(first)).sub(largest));
+            let weight = within(all, first, tokens, 0.0);
+            weight.store(scores.add(first));
+            sum = sum.add(weight);
+        }
+        sum
     }
 }
 

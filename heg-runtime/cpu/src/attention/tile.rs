@@ -1,20 +1,28 @@
 //! Sums of products in register tiles: queries with keys, and weights with values.
 
 use super::block::Element;
+use super::next::Next;
 use crate::lanes::{LANES, Lanes};
 use std::marker::PhantomData;
 
 /// Most rows of a tile.
 pub(super) const TILE_ROWS: usize = 4;
 
+/// Terms between prefetch steps: few enough that their lines are under way together. Chosen.
+pub(super) const STEP_TERMS: usize = 4;
+
 /// A matrix product that is computed tile by tile.
 pub(super) trait Tiled: Copy {
-    /// Computes `ROWS` rows of `VECTORS` vectors from `first` on.
+    /// Computes `ROWS` rows of `VECTORS` vectors from `first` on, with a step of `next` for every [`STEP_TERMS`] terms.
     ///
     /// # Safety
     ///
     /// The product has these rows and vectors.
-    unsafe fn tile<L: Lanes, const ROWS: usize, const VECTORS: usize>(self, first: usize);
+    unsafe fn tile<L: Lanes, const ROWS: usize, const VECTORS: usize>(
+        self,
+        first: usize,
+        next: &mut Next,
+    );
 }
 
 /// A matrix product, `sums[r] = start[r] + Σ factors[r][k] · terms[k]` with ascending k, each product added with one
@@ -63,14 +71,19 @@ pub(super) enum Start {
 ///
 /// The product has the rows and the vectors.
 #[inline(always)]
-pub(super) unsafe fn compute<L: Lanes, T: Tiled>(product: T, rows: usize, vectors: usize) {
+pub(super) unsafe fn compute<L: Lanes, T: Tiled>(
+    product: T,
+    rows: usize,
+    vectors: usize,
+    next: &mut Next,
+) {
     // SAFETY: the caller's product has these rows and vectors.
     unsafe {
         match rows {
-            1 => compute_rows::<L, T, 1>(product, vectors),
-            2 => compute_rows::<L, T, 2>(product, vectors),
-            3 => compute_rows::<L, T, 3>(product, vectors),
-            _ => compute_rows::<L, T, TILE_ROWS>(product, vectors),
+            1 => compute_rows::<L, T, 1>(product, vectors, next),
+            2 => compute_rows::<L, T, 2>(product, vectors, next),
+            3 => compute_rows::<L, T, 3>(product, vectors, next),
+            _ => compute_rows::<L, T, TILE_ROWS>(product, vectors, next),
         }
     }
 }
@@ -84,15 +97,9 @@ pub(super) unsafe fn compute<L: Lanes, T: Tiled>(product: T, rows: usize, vector
 pub(super) unsafe fn compute_rows<L: Lanes, T: Tiled, const ROWS: usize>(
     product: T,
     vectors: usize,
+    next: &mut Next,
 ) {
-    // Sums take half of the registers.
-    let most = const {
-        match L::REGISTERS / 2 / ROWS {
-            0 => 1,
-            1..=3 => L::REGISTERS / 2 / ROWS,
-            _ => 4,
-        }
-    };
+    let most = const { most_vectors(L::REGISTERS, ROWS) };
     let tiles = vectors.div_ceil(most);
     let mut first = 0;
     for tile in 0..tiles {
@@ -101,10 +108,10 @@ pub(super) unsafe fn compute_rows<L: Lanes, T: Tiled, const ROWS: usize>(
         // SAFETY: the caller's product has these rows and vectors; `first + count` is at most `vectors`.
         unsafe {
             match count {
-                1 => product.tile::<L, ROWS, 1>(first),
-                2 if most >= 2 => product.tile::<L, ROWS, 2>(first),
-                3 if most >= 3 => product.tile::<L, ROWS, 3>(first),
-                _ if most >= 4 => product.tile::<L, ROWS, 4>(first),
+                1 => product.tile::<L, ROWS, 1>(first, next),
+                2 if most >= 2 => product.tile::<L, ROWS, 2>(first, next),
+                3 if most >= 3 => product.tile::<L, ROWS, 3>(first, next),
+                _ if most >= 4 => product.tile::<L, ROWS, 4>(first, next),
                 _ => {}
             }
         }
@@ -112,10 +119,33 @@ pub(super) unsafe fn compute_rows<L: Lanes, T: Tiled, const ROWS: usize>(
     }
 }
 
+/// Most vectors of a tile: sums take half of the registers.
+const fn most_vectors(registers: usize, rows: usize) -> usize {
+    match registers / 2 / rows {
+        0 => 1,
+        most @ 1..=3 => most,
+        _ => 4,
+    }
+}
+
+/// Number of prefetch steps of a product with `terms` terms, over tiles of at most [`TILE_ROWS`] rows.
+pub(super) const fn steps<L: Lanes>(rows: usize, vectors: usize, terms: usize) -> usize {
+    let whole = vectors.div_ceil(most_vectors(L::REGISTERS, TILE_ROWS));
+    let part = match rows % TILE_ROWS {
+        0 => 0,
+        part => vectors.div_ceil(most_vectors(L::REGISTERS, part)),
+    };
+    (rows / TILE_ROWS * whole + part) * terms.div_ceil(STEP_TERMS)
+}
+
 // The pointers have factors and sums for the rows, and terms and sums for the vectors.
 impl<E: Element> Tiled for Products<E> {
     #[inline(always)]
-    unsafe fn tile<L: Lanes, const ROWS: usize, const VECTORS: usize>(self, first: usize) {
+    unsafe fn tile<L: Lanes, const ROWS: usize, const VECTORS: usize>(
+        self,
+        first: usize,
+        next: &mut Next,
+    ) {
         // SAFETY: the caller has factors and sums for `ROWS` rows, and terms and sums for the vectors up to `first +
         // VECTORS`.
         unsafe {
@@ -131,16 +161,19 @@ impl<E: Element> Tiled for Products<E> {
                     }
                 }
             }
-            for k in 0..self.count {
-                let from = terms_start.add(k * self.terms_stride_bytes);
-                let mut terms = [L::splat(0.0); VECTORS];
-                for (vector, term) in terms.iter_mut().enumerate() {
-                    *term = E::load(from.add(vector * LANES * E::BYTES), LANES);
-                }
-                for (row, sums) in sums.iter_mut().enumerate() {
-                    let factor = L::splat(*self.factors.add(row * self.factors_stride + k));
-                    for (sum, term) in sums.iter_mut().zip(terms) {
-                        *sum = factor.mul_add(term, *sum);
+            for piece in (0..self.count).step_by(STEP_TERMS) {
+                next.step();
+                for k in piece..self.count.min(piece + STEP_TERMS) {
+                    let from = terms_start.add(k * self.terms_stride_bytes);
+                    let mut terms = [L::splat(0.0); VECTORS];
+                    for (vector, term) in terms.iter_mut().enumerate() {
+                        *term = E::load(from.add(vector * LANES * E::BYTES), LANES);
+                    }
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let factor = L::splat(*self.factors.add(row * self.factors_stride + k));
+                        for (sum, term) in sums.iter_mut().zip(terms) {
+                            *sum = factor.mul_add(term, *sum);
+                        }
                     }
                 }
             }

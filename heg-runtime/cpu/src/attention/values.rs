@@ -3,9 +3,10 @@
 use super::block::{Bf16, Element, F32};
 use super::integers::round_weights;
 use super::kernel::{Block, Item};
+use super::next::Next;
 use super::pairs::{PairProducts, WeightedValues};
 use super::tile::{Products, Start, TILE_ROWS, compute, compute_rows};
-use super::{BLOCK, KvElement};
+use super::{BLOCK, KvElement, WHOLE};
 use crate::lanes::{LANES, Lanes};
 use crate::rows::CACHE_GROUP;
 use std::marker::PhantomData;
@@ -25,13 +26,14 @@ impl Item<'_> {
         first: usize,
         row: usize,
         visible: &[Range<usize>],
+        next: &mut Next,
     ) {
         // SAFETY: the caller has values in the block's element type.
         unsafe {
             match block.element {
-                KvElement::F32 => self.add_values::<L, F32>(block, first, row, visible),
-                KvElement::Bf16 => self.add_values::<L, Bf16>(block, first, row, visible),
-                KvElement::I8 => self.add_integers::<L>(first, row, visible),
+                KvElement::F32 => self.add_values::<L, F32>(block, first, row, visible, next),
+                KvElement::Bf16 => self.add_values::<L, Bf16>(block, first, row, visible, next),
+                KvElement::I8 => self.add_integers::<L>(block, first, row, visible, next),
             }
         }
     }
@@ -48,6 +50,7 @@ impl Item<'_> {
         first: usize,
         row: usize,
         visible: &[Range<usize>],
+        next: &mut Next,
     ) {
         let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
             return;
@@ -80,16 +83,16 @@ impl Item<'_> {
             for (row, tokens) in visible.iter().enumerate() {
                 let before = tokens.start..tokens.end.min(common.start);
                 if !before.is_empty() {
-                    compute_rows::<L, _, 1>(products(row, &before), vectors);
+                    compute_rows::<L, _, 1>(products(row, &before), vectors, next);
                     *factors.add(row) = 1.0;
                 }
             }
-            compute::<L, _>(products(0, &common), visible.len(), vectors);
+            compute::<L, _>(products(0, &common), visible.len(), vectors, next);
             for (row, tokens) in visible.iter().enumerate() {
                 let behind = common.end..tokens.end;
                 if !behind.is_empty() {
                     *factors.add(row) = 1.0;
-                    compute_rows::<L, _, 1>(products(row, &behind), vectors);
+                    compute_rows::<L, _, 1>(products(row, &behind), vectors, next);
                 }
             }
         }
@@ -103,15 +106,18 @@ impl Item<'_> {
     #[inline(always)]
     pub(super) unsafe fn add_integers<L: Lanes>(
         &mut self,
+        block: Block,
         first: usize,
         row: usize,
         visible: &[Range<usize>],
+        next: &mut Next,
     ) {
         let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
             return;
         };
         // A weight of a token that a row does not see is zero.
         let pairs = first_row.start / 2..last_row.end.div_ceil(2);
+        let is_plain = block.is_plain && visible.iter().all(|tokens| *tokens == WHOLE);
         let width = self.shape.width;
         for column in (0..self.shape.head_dim).step_by(CACHE_GROUP) {
             let mut units = [0.0; TILE_ROWS];
@@ -121,9 +127,17 @@ impl Item<'_> {
                 let weights = self.scratch.scores.start().add(row * BLOCK);
                 let scales = column / CACHE_GROUP * BLOCK;
                 let scales = self.scratch.value_scales.start().add(scales);
-                let rounded = self.scratch.weights.start().cast();
+                let rounded: *mut i16 = self.scratch.weights.start().cast();
                 let totals = self.scratch.totals.start().add((first + row) * LANES);
-                round_weights::<L>(weights, visible, scales, totals, rounded, &mut units);
+                for ((row, tokens), unit) in visible.iter().enumerate().zip(&mut units) {
+                    let (weights, rounded) = (weights.add(row * BLOCK), rounded.add(row * BLOCK));
+                    *unit = if is_plain {
+                        round_weights::<L>(weights, &WHOLE, scales, None, rounded)
+                    } else {
+                        let total = Some(totals.add(row * LANES));
+                        round_weights::<L>(weights, tokens, scales, total, rounded)
+                    };
+                }
                 let values = self.scratch.values.start().cast::<i16>();
                 let products = PairProducts {
                     factors: rounded.add(2 * pairs.start).cast_const(),
@@ -143,7 +157,7 @@ impl Item<'_> {
                     },
                 };
                 let columns = CACHE_GROUP.min(width - column);
-                compute::<L, _>(products, visible.len(), columns / LANES);
+                compute::<L, _>(products, visible.len(), columns / LANES, next);
             }
         }
     }

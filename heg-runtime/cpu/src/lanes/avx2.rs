@@ -72,6 +72,12 @@ impl Avx2 {
     pub(super) fn new(lower: __m256, upper: __m256) -> Self {
         Self(lower, upper)
     }
+
+    /// Both registers.
+    #[inline(always)]
+    pub(super) fn halves(self) -> [__m256; 2] {
+        [self.0, self.1]
+    }
 }
 
 // Every method is inlined into `run`, which enables the instructions. Masked elements are not accessed.
@@ -145,6 +151,32 @@ impl Lanes for Avx2 {
             };
             let from = elements.as_ptr();
             Self(i8_eight(from), i8_eight(from.add(8)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8, count: usize) -> Self {
+        let mut padded = [0.0; LANES];
+        // SAFETY: the caller has AVX2 and `count` bytes at `from`, for which the lanes have room; no others are read.
+        unsafe {
+            match count < size_of_val(&padded) {
+                true => {
+                    from.copy_to_nonoverlapping(padded.as_mut_ptr().cast(), count);
+                    Self::load(padded.as_ptr())
+                }
+                false => Self::load(from.cast()),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn widen_bf16(self) -> [Self; 2] {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let [[a, b], [c, d]] = [self.0, self.1].map(|lanes| {
+                let bits = _mm256_castps_si256(lanes);
+                let upper = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+                [_mm256_slli_epi32::<16>(bits), upper].map(|bits| _mm256_castsi256_ps(bits))
+            });
+            [Self(a, c), Self(b, d)]
         }
     }
     #[inline(always)]

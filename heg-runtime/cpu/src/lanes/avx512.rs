@@ -1,6 +1,6 @@
 //! Lanes in one AVX-512 register.
 
-use super::{Kernel, Lanes};
+use super::{Kernel, LANES, Lanes};
 use std::arch::x86_64::*;
 
 /// Sixteen f32 in a register.
@@ -29,6 +29,12 @@ impl Avx512 {
     #[inline(always)]
     pub(super) fn new(lanes: __m512) -> Self {
         Self(lanes)
+    }
+
+    /// The register.
+    #[inline(always)]
+    pub(super) fn lanes(self) -> __m512 {
+        self.0
     }
 }
 
@@ -75,6 +81,28 @@ impl Lanes for Avx512 {
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
         // SAFETY: the caller has AVX-512, and `count` elements at `from`; no others are read.
         unsafe { from_i8(_mm_maskz_loadu_epi8(first(count), from)) }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8, count: usize) -> Self {
+        // SAFETY: the caller has AVX-512, and `count` bytes at `from`; no others are read.
+        Self(unsafe {
+            match count < LANES * size_of::<f32>() {
+                true => {
+                    let bytes = _mm512_maskz_loadu_epi8((1 << count) - 1, from.cast());
+                    _mm512_castsi512_ps(bytes)
+                }
+                false => _mm512_loadu_ps(from.cast()),
+            }
+        })
+    }
+    #[inline(always)]
+    unsafe fn widen_bf16(self) -> [Self; 2] {
+        // SAFETY: the caller has AVX-512.
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let upper = _mm512_and_si512(bits, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            [_mm512_slli_epi32::<16>(bits), upper].map(|bits| Self(_mm512_castsi512_ps(bits)))
+        }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {

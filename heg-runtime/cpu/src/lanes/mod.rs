@@ -82,6 +82,10 @@ pub(crate) trait Lanes: Copy + Pairs {
     unsafe fn load_f16_first(from: *const u16, count: usize) -> Self;
     /// Loads `count` 8-bit integers as f32; the other lanes are zero.
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self;
+    /// Loads `count` bytes, at most four for each lane, to the bits of the lanes; those of other bytes are zero.
+    unsafe fn load_bytes(from: *const u8, count: usize) -> Self;
+    /// Splits the bits of each lane into two bf16, and widens them: the lower halves, and the upper ones.
+    unsafe fn widen_bf16(self) -> [Self; 2];
     /// Stores sixteen elements.
     unsafe fn store(self, to: *mut f32);
     /// Stores the first `count` elements.

@@ -16,8 +16,9 @@ pub(crate) trait Pairs: Copy {
     unsafe fn splat_pair(from: *const i16) -> Self::Pairs;
     /// Loads sixteen pairs.
     unsafe fn load_pairs(from: *const i16) -> Self::Pairs;
-    /// Widens `count` pairs of neighbours, at most sixteen, to the bits of as many lanes; the other lanes are zero.
-    unsafe fn pair_neighbours(from: *const i8, count: usize) -> Self;
+    /// Splits the bits of each lane into four 8-bit integers, and widens them to pairs: the first and the third, and the
+    /// second and the fourth.
+    unsafe fn widen_quads(self) -> [Self; 2];
     /// Widens `count` elements of two rows, at most 32, to the bits of as many lanes: lane i has `first[i]` and `second[i]`,
     /// and of the second sixteen, element i + 16 of both. The other lanes are zero.
     unsafe fn pair_rows(first: *const i8, second: *const i8, count: usize) -> [Self; 2];
@@ -44,19 +45,20 @@ mod tests {
     }
 
     impl Kernel for Multiply<'_> {
-        /// Sums of factors with pairs of both rows, then with pairs of neighbours of the first.
-        type Output = [[f32; LANES]; 3];
+        /// Sums of factors with pairs of both rows, then with pairs within quads of the first.
+        type Output = [[f32; LANES]; 4];
 
         #[inline(always)]
         unsafe fn run<L: Lanes>(self) -> Self::Output {
             let mut pairs = [0.0; LANES];
-            let mut sums = [[0.0; LANES]; 3];
+            let mut sums = [[0.0; LANES]; 4];
             let [first, second] = self.rows;
             // SAFETY: rows have as many elements as are named, two factors at least, and all else sixteen lanes.
             unsafe {
                 let [lower, upper] = L::pair_rows(first.as_ptr(), second.as_ptr(), first.len());
-                let neighbours = L::pair_neighbours(first.as_ptr(), first.len() / 2);
-                for (lanes, sums) in [lower, upper, neighbours].into_iter().zip(&mut sums) {
+                let quads = L::load_bytes(first.as_ptr().cast(), first.len());
+                let [even, odd] = quads.widen_quads();
+                for (lanes, sums) in [lower, upper, even, odd].into_iter().zip(&mut sums) {
                     lanes.store(pairs.as_mut_ptr());
                     let loaded = L::load_pairs(pairs.as_ptr().cast());
                     let mut sum = L::no_sums();
@@ -86,12 +88,14 @@ mod tests {
                 });
                 products.sum::<i64>() as i32 as f32
             };
-            let mut expected = [[0.0; LANES]; 3];
+            let mut expected = [[0.0; LANES]; 4];
             for (lane, (a, b)) in row.iter().zip(&other).enumerate() {
                 expected[lane / LANES][lane % LANES] = sum_with(*a, *b);
             }
-            for (lane, pair) in row.chunks_exact(2).enumerate() {
-                expected[2][lane] = sum_with(pair[0], pair[1]);
+            for (lane, quad) in row.chunks(4).enumerate() {
+                let at = |index: usize| quad.get(index).copied().unwrap_or(0);
+                expected[2][lane] = sum_with(at(0), at(2));
+                expected[3][lane] = sum_with(at(1), at(3));
             }
             for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
                 let multiply = Multiply { factors: &factors, rows: [&row, &other] };

@@ -82,6 +82,19 @@ impl Lanes for Portable {
         unsafe { Self::converted(from, count, f32::from) }
     }
     #[inline(never)]
+    unsafe fn load_bytes(from: *const u8, count: usize) -> Self {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: the caller has `count` bytes at `from`, for which the lanes have room.
+        unsafe { from.copy_to_nonoverlapping(lanes.as_mut_ptr().cast(), count) };
+        Self(lanes)
+    }
+    #[inline(never)]
+    unsafe fn widen_bf16(self) -> [Self; 2] {
+        let bits = self.0.map(f32::to_bits);
+        [bits.map(|bits| bits << 16), bits.map(|bits| bits & !0xffff)]
+            .map(|bits| Self(bits.map(f32::from_bits)))
+    }
+    #[inline(never)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller has room for sixteen elements at `to`.
         unsafe { self.store_first(to, LANES) }
@@ -225,11 +238,13 @@ impl Pairs for Portable {
         unsafe { from.cast::<Self::Pairs>().read_unaligned() }
     }
     #[inline(never)]
-    unsafe fn pair_neighbours(from: *const i8, count: usize) -> Self {
-        // SAFETY: the caller has `count` pairs at `from`, and those below `count` are read.
-        Self::of_pairs(count, |lane| unsafe {
-            from.cast::<[i8; 2]>().add(lane).read()
-        })
+    unsafe fn widen_quads(self) -> [Self; 2] {
+        let quads = self.0.map(|lane| lane.to_bits().to_ne_bytes());
+        let quads = quads.map(|quad| quad.map(|byte| byte as i8));
+        [
+            Self::of_pairs(LANES, |lane| [quads[lane][0], quads[lane][2]]),
+            Self::of_pairs(LANES, |lane| [quads[lane][1], quads[lane][3]]),
+        ]
     }
     #[inline(never)]
     unsafe fn pair_rows(first: *const i8, second: *const i8, count: usize) -> [Self; 2] {

@@ -13,6 +13,7 @@ struct EveryMethod {
     halves: [u16; LANES],
     integers: [i8; LANES],
     count: usize,
+    byte_count: usize,
 }
 
 /// Sentinel behind stored elements, which must stay.
@@ -53,6 +54,11 @@ impl EveryMethod {
             results.push(("load_f16", stored(L::load_f16(halves))));
             results.push(("load_f16_first", stored(L::load_f16_first(halves, count))));
             results.push(("load_i8_first", stored(L::load_i8_first(integers, count))));
+            let bytes = L::load_bytes(self.a.as_ptr().cast(), self.byte_count);
+            results.push(("load_bytes", stored(bytes)));
+            let [lower, upper] = L::load(self.a.as_ptr()).widen_bf16();
+            results.push(("widen_bf16, lower", stored(lower)));
+            results.push(("widen_bf16, upper", stored(upper)));
         }
     }
 
@@ -151,9 +157,10 @@ fn every_method() -> impl Strategy<Value = EveryMethod> {
         halves,
         integers,
         0..=LANES,
+        0..=4 * LANES,
     );
     all.prop_map(
-        |(a, b, c, exponents, halves, integers, count)| EveryMethod {
+        |(a, b, c, exponents, halves, integers, count, byte_count)| EveryMethod {
             a,
             b,
             c,
@@ -161,6 +168,7 @@ fn every_method() -> impl Strategy<Value = EveryMethod> {
             halves,
             integers,
             count,
+            byte_count,
         },
     )
 }
@@ -192,6 +200,7 @@ fn the_portable_form_rounds_and_sums_as_documented() {
         halves: [0x3F80; LANES],
         integers: [-7; LANES],
         count: 5,
+        byte_count: 6,
     };
     methods.a[1] = 1.0 + f32::EPSILON;
     // SAFETY: the portable form needs no instructions.

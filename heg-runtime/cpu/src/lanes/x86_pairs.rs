@@ -45,13 +45,15 @@ impl Pairs for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn pair_neighbours(from: *const i8, count: usize) -> Self {
-        let elements = 2 * count;
-        // SAFETY: the caller has AVX2 and the elements; where the upper half has none, none are read.
+    unsafe fn widen_quads(self) -> [Self; 2] {
+        // SAFETY: the caller has AVX2.
         unsafe {
-            let lower = bytes(from, elements.min(LANES));
-            let upper = bytes(from.wrapping_add(LANES), elements.saturating_sub(LANES));
-            widened(lower, upper)
+            let [[a, b], [c, d]] = self.halves().map(|half| {
+                let quads = _mm256_castps_si256(half);
+                let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(quads));
+                [even, _mm256_srai_epi16::<8>(quads)].map(|pairs| _mm256_castsi256_ps(pairs))
+            });
+            [Self::new(a, c), Self::new(b, d)]
         }
     }
     #[inline(always)]
@@ -135,21 +137,22 @@ impl Pairs for Avx512 {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn pair_neighbours(from: *const i8, count: usize) -> Self {
-        // SAFETY: the caller has AVX-512 and the elements.
-        unsafe { wide(bytes_of_32(from, 2 * count)) }
+    unsafe fn widen_quads(self) -> [Self; 2] {
+        // SAFETY: the caller has AVX-512.
+        unsafe {
+            let quads = _mm512_castps_si512(self.lanes());
+            let even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(quads));
+            [even, _mm512_srai_epi16::<8>(quads)].map(|pairs| Self::new(_mm512_castsi512_ps(pairs)))
+        }
     }
     #[inline(always)]
     unsafe fn pair_rows(first: *const i8, second: *const i8, count: usize) -> [Self; 2] {
-        // SAFETY: the caller has AVX-512 and the elements of both rows; masked ones are not read.
+        let (lower, upper) = (count.min(LANES), count.saturating_sub(LANES));
+        // SAFETY: the caller has AVX-512 and the elements of both rows.
         unsafe {
-            let (first, second) = (bytes_of_32(first, count), bytes_of_32(second, count));
-            // Elements 0 to 7 and 16 to 23, then the others.
-            let lower = _mm256_unpacklo_epi8(first, second);
-            let upper = _mm256_unpackhi_epi8(first, second);
             [
-                wide(_mm256_permute2x128_si256::<0x20>(lower, upper)),
-                wide(_mm256_permute2x128_si256::<0x31>(lower, upper)),
+                paired_16(first, second, lower),
+                paired_16(first.wrapping_add(LANES), second.wrapping_add(LANES), upper),
             ]
         }
     }
@@ -170,29 +173,25 @@ impl Pairs for Avx512 {
     }
 }
 
-/// Loads `count` bytes, at most 32; the others are zero.
+/// Widens `count` bytes of two rows, at most sixteen, to pairs; the other lanes are zero. Extensions are those of loads, and a
+/// shift and a blend need no shuffles.
 ///
 /// # Safety
 ///
-/// The machine has AVX-512, and `from` has `count` elements.
+/// The machine has AVX-512, and both rows have `count` elements.
 #[inline(always)]
-unsafe fn bytes_of_32(from: *const i8, count: usize) -> __m256i {
+unsafe fn paired_16(first: *const i8, second: *const i8, count: usize) -> Avx512 {
+    const UPPER: u32 = 0xaaaa_aaaa;
     // SAFETY: the caller has AVX-512 and the elements; masked ones are not read.
     unsafe {
-        match count < 2 * LANES {
-            true => _mm256_maskz_loadu_epi8((1 << count) - 1, from),
-            false => _mm256_loadu_si256(from.cast()),
-        }
+        let mask = ((1u32 << count) - 1) as u16;
+        let [first, second] = [first, second].map(|row| {
+            _mm512_cvtepi8_epi32(match count < LANES {
+                true => _mm_maskz_loadu_epi8(mask, row),
+                false => _mm_loadu_si128(row.cast()),
+            })
+        });
+        let pairs = _mm512_mask_blend_epi16(UPPER, first, _mm512_slli_epi32::<16>(second));
+        Avx512::new(_mm512_castsi512_ps(pairs))
     }
-}
-
-/// Widens 32 bytes to 16 bits each.
-///
-/// # Safety
-///
-/// The machine has AVX-512.
-#[inline(always)]
-unsafe fn wide(bytes: __m256i) -> Avx512 {
-    // SAFETY: the caller has AVX-512.
-    Avx512::new(unsafe { _mm512_castsi512_ps(_mm512_cvtepi8_epi16(bytes)) })
 }

@@ -15,7 +15,7 @@ pub(super) enum Long {
     /// An agent's instructions, tools and files
     #[value(name = "8192")]
     Agent,
-    /// A book's chapter
+    /// A book's chapter, which fills a context of 32768 tokens with its answer
     #[value(name = "32768")]
     Chapter,
 }
@@ -24,7 +24,7 @@ impl Long {
     pub(super) fn tokens(self) -> u32 {
         match self {
             Self::Agent => 8192,
-            Self::Chapter => 32_768,
+            Self::Chapter => 32_768 - DECODE_TOKENS,
         }
     }
 

@@ -86,6 +86,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let mut report =
         Report::new(&subject.name, precision, args.rounds, args.isa).of_run(Provenance::now()?);
+    // What was measured before is shown first.
+    let mut failed = None;
     for round in 1..=args.rounds.get() {
         let announce = |side| note(format!("round {round} of {}: {side}", args.rounds));
         announce("HEG");
@@ -104,12 +106,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 genai: &mut report.genai,
                 llama: &mut report.llama,
             };
-            long::measure(*prompt, (&ours, genai.as_ref(), llama.as_ref()), sides)?;
+            let of_all = (&ours, genai.as_ref(), llama.as_ref());
+            if let Err(error) = long::measure(*prompt, of_all, sides) {
+                let tokens = prompt.tokens();
+                note(format!(
+                    "a prompt of {tokens} tokens was not measured: {error:#}"
+                ));
+                failed.get_or_insert(error);
+            }
         }
     }
     note("accuracy of the same build and settings");
     let accuracy = quality::beside_speed(precision);
     report.accuracy = accuracy.as_ref().and_then(quality::Report::judged_kl);
+    show(args, &report, accuracy)?;
+    failed.map_or(Ok(()), Err)
+}
+
+/// Prints the report, or writes it.
+fn show(args: &Args, report: &Report, accuracy: Option<quality::Report>) -> Result<()> {
     match &args.json {
         Some(None) => {
             print!("{}", report.json_lines()?);

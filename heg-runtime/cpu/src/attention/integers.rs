@@ -204,7 +204,8 @@ pub(super) unsafe fn round_weights<L: Lanes>(
     }
 }
 
-/// Whether sums of a block's scales over all vectors are finite, group by group: so are those of their products with weights.
+/// Whether sums of the magnitudes of a block's scales are finite, over its vectors and group by group: so are those of their
+/// products with weights, which are at most one.
 ///
 /// # Safety
 ///
@@ -216,10 +217,13 @@ unsafe fn has_finite_sums<L: Lanes>(scales: *const f32, groups: usize) -> bool {
         let zero = L::splat(0.0);
         let mut poison = zero;
         for group in 0..groups {
-            let mut sum = zero;
-            for vector in 0..BLOCK / LANES {
-                sum = sum.add(L::load(scales.add(group * BLOCK + vector * LANES)));
+            let mut magnitudes = [zero; BLOCK / LANES];
+            for (vector, magnitudes) in magnitudes.iter_mut().enumerate() {
+                *magnitudes = L::load(scales.add(group * BLOCK + vector * LANES)).abs();
             }
+            // In the order of `round_weights`, whose sums are no larger then.
+            let [a, b, c, d] = magnitudes;
+            let sum = a.add(b).add(c.add(d));
             poison = sum.mul(zero).add(poison);
         }
         poison.sum() == 0.0

@@ -24,7 +24,8 @@ impl Long {
     pub(super) fn tokens(self) -> u32 {
         match self {
             Self::Agent => 8192,
-            Self::Chapter => 32_768 - DECODE_TOKENS,
+            // The prompt gives the first token, and that one is not counted.
+            Self::Chapter => 32_768 - (1 + DECODE_TOKENS),
         }
     }
 

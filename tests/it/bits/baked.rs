@@ -200,13 +200,13 @@ pub(super) fn check(subject: &Subject) {
 
 #[test]
 fn tiny_agent_says_the_same_behind_baked_states() {
-    check(&Subject::tiny_agent(count(200, 60)));
+    check(&Subject::tiny_agent(count(200, 24)));
 }
 
 #[test]
 fn smollm2_says_the_same_behind_baked_states() {
     if let Some(model) = smollm2() {
-        check(&Subject::new(model, SMOLLM2_VOCAB, count(20, 5)));
+        check(&Subject::new(model, SMOLLM2_VOCAB, count(20, 3)));
     }
 }
 
@@ -441,7 +441,7 @@ fn a_gpu_goes_on_behind_what_a_cpu_baked() {
     if !gpu_or_skip("a_gpu_goes_on_behind_what_a_cpu_baked") {
         return;
     }
-    let subject = Subject::tiny_agent(count(24, 7));
+    let subject = Subject::tiny_agent(count(24, 4));
     let gpu = shipped::soc("host-gpu").unwrap();
     let choice = (Speculation::Off, StateChoice::Any);
     let engine = engine(&subject.bundle, &gpu, policy(ONE_DEVICE), choice);

@@ -161,13 +161,13 @@ pub(super) fn check(subject: &Subject) {
 
 #[test]
 fn tiny_agent_says_the_same_on_kept_state() {
-    check(&Subject::tiny_agent(prompts(count(200, 66), 2048)));
+    check(&Subject::tiny_agent(prompts(count(200, 24), 2048)));
 }
 
 #[test]
 fn smollm2_says_the_same_on_kept_state() {
     if let Some(model) = smollm2() {
-        check(&Subject::new(model, prompts(count(20, 5), SMOLLM2_VOCAB)));
+        check(&Subject::new(model, prompts(count(20, 3), SMOLLM2_VOCAB)));
     }
 }
 
@@ -289,7 +289,7 @@ fn a_gpu_goes_on_from_what_a_cpu_kept_and_the_other_way_round() {
     }
     let gpu = shipped::soc("host-gpu").unwrap();
     for (writes, reads) in [(this_machine(), gpu.clone()), (gpu, this_machine())] {
-        let subject = Subject::tiny_agent(prompts(count(24, 7), 2048));
+        let subject = Subject::tiny_agent(prompts(count(24, 4), 2048));
         let engine = |soc: &Soc| subject.engine(soc, policy(ONE_DEVICE), Speculation::Off);
         subject.ask_all(&engine(&writes), ours(), "writes");
         let endings = subject.ask_all(&engine(&reads), ours(), "reads");

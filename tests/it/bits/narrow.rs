@@ -25,14 +25,14 @@ fn narrow() -> (Workbench, PathBuf) {
 #[test]
 fn tiny_agent_says_the_same_with_a_cache_of_integers() {
     let (_workbench, bundle) = narrow();
-    let prompts = prompts(count(200, 24), 2048);
+    let prompts = prompts(count(200, 12), 2048);
     check(&bundle, &prompts, 4, Activations::I8);
     check(&bundle, &prompts[..6], 3, Activations::F32);
 }
 
 #[test]
 fn pages_of_integers_are_kept() {
-    kept::check(&kept::Subject::new(narrow(), prompts(count(66, 12), 2048)));
+    kept::check(&kept::Subject::new(narrow(), prompts(count(66, 6), 2048)));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn distributions_are_near_those_in_bf16() {
     let (_other, wide) = tiny_agent();
     let mut model = executor(&narrow, "host-cpu", 64).unwrap();
     let mut against = executor(&wide, "host-cpu", 64).unwrap();
-    let passages = prompts(count(60, 12), 2048).into_iter();
+    let passages = prompts(count(60, 6), 2048).into_iter();
     let passages = passages.filter(|prompt| prompt.len() > 1);
     let passages: Vec<Passage> = passages
         .map(|prompt| Passage::new(prompt, 1, model.manifest()).unwrap())

@@ -320,7 +320,7 @@ pub(super) const ONE_DEVICE: &str = "agent-xpu-one-device";
 #[test]
 fn tiny_agent_says_the_same_preempted_and_resumed() {
     let (workbench, bundle) = tiny_agent();
-    let prompts = prompts(count(200, 66), 2048);
+    let prompts = prompts(count(200, 30), 2048);
     let machine = (
         &this_machine(),
         &[ONE_DEVICE, "cpu-continuous-batching"][..],
@@ -331,7 +331,7 @@ fn tiny_agent_says_the_same_preempted_and_resumed() {
 #[test]
 fn tiny_agent_says_the_same_on_what_was_reused_or_on_flash() {
     let (workbench, bundle) = tiny_agent();
-    let prompts = prompts(count(200, 66), 2048);
+    let prompts = prompts(count(200, 30), 2048);
     let machine = (&this_machine(), ONE_DEVICE);
     check_flows(&bundle, &workbench, &prompts, 1, machine);
 }
@@ -369,7 +369,7 @@ fn a_gpu_says_the_same_on_what_was_reused_or_on_flash() {
 #[test]
 fn smollm2_says_the_same_preempted_and_resumed() {
     if let Some((workbench, bundle)) = smollm2() {
-        let prompts = prompts(count(50, 8), SMOLLM2_VOCAB);
+        let prompts = prompts(count(50, 4), SMOLLM2_VOCAB);
         let machine = (
             &this_machine(),
             &[ONE_DEVICE, "cpu-continuous-batching"][..],

@@ -52,7 +52,7 @@ impl Subject {
     }
 
     fn tiny_agent(weights: WeightForm) -> Self {
-        Self::new(&fixture("tiny-agent"), weights, 40, 200)
+        Self::new(&fixture("tiny-agent"), weights, 20, 200)
     }
 
     fn engine(&self, speculation: Speculation) -> Engine {

@@ -67,18 +67,28 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     executor.wait_ready()?;
     let load_ms = begin.elapsed().as_secs_f64() * 1e3;
     print_descents(executor.descents().get());
+    let (tokens, context) = (arguments.decode, arguments.context);
     let mut prefill_tokens_per_s = BTreeMap::new();
+    let mut read = None;
     for tokens in &arguments.prefill {
         // The first pass makes plugins pack weights and plan for these shapes; the second is measured.
         prefill(&mut executor, (*tokens).min(WARM_UP))?;
-        let seconds = prefill(&mut executor, *tokens)?;
+        let (sequence, seconds) = prefill(&mut executor, *tokens)?;
         prefill_tokens_per_s.insert(*tokens, *tokens as f64 / seconds);
+        // Minutes of a long prompt would be waited for again.
+        read = read.or_else(|| (*tokens == context).then_some(sequence));
     }
-    let (tokens, context) = (arguments.decode, arguments.context);
-    let decode_seconds = decode(&mut executor, tokens, (1, context))?;
+    let alone = match read {
+        Some(sequence) => vec![sequence],
+        None => behind(&mut executor, context, 1)?,
+    };
+    let decode_seconds = decode(&mut executor, tokens, alone)?;
     let batch_seconds = match arguments.batch {
         1 => decode_seconds,
-        batch => decode(&mut executor, tokens, (batch, context))?,
+        batch => {
+            let sequences = behind(&mut executor, context, batch)?;
+            decode(&mut executor, tokens, sequences)?
+        }
     };
     let decode_limit_tokens_per_s = 1.0 / seconds_to_read(loaded.bundle())?;
     let report = Report {
@@ -184,8 +194,11 @@ fn sum_of_words(bytes: &[u8]) -> u64 {
     words.fold(0, u64::wrapping_add)
 }
 
-/// Prefills `tokens` tokens; returns the time in seconds.
-pub(crate) fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, ExecError> {
+/// Prefills `tokens` tokens; returns their sequence, and the time in seconds.
+pub(crate) fn prefill(
+    executor: &mut Executor,
+    tokens: usize,
+) -> Result<(Sequence, f64), ExecError> {
     let prompt = arbitrary_tokens(executor, tokens);
     let mut sequence = executor.sequence()?;
     let begin = Instant::now();
@@ -197,28 +210,29 @@ pub(crate) fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, Exe
         };
         executor.prefill(&mut sequence, &prompt[range], logits)?;
     }
-    Ok(begin.elapsed().as_secs_f64())
+    Ok((sequence, begin.elapsed().as_secs_f64()))
 }
 
 /// Tokens of the prompts before decode measurements, unless more are asked for.
 pub(crate) const CONTEXT: usize = 8;
 
-/// Decodes `tokens` tokens of each of `batch` sequences after prompts of `context` tokens; returns the time in seconds.
+/// Prefills `batch` sequences of `context` tokens each.
+pub(crate) fn behind(
+    executor: &mut Executor,
+    context: usize,
+    batch: usize,
+) -> Result<Vec<Sequence>, ExecError> {
+    let sequences = (0..batch).map(|_| Ok(prefill(executor, context.max(1))?.0));
+    sequences.collect()
+}
+
+/// Decodes `tokens` tokens of each of these sequences; returns the time in seconds.
 pub(crate) fn decode(
     executor: &mut Executor,
     tokens: usize,
-    (batch, context): (usize, usize),
+    mut sequences: Vec<Sequence>,
 ) -> Result<f64, ExecError> {
-    let prompt = arbitrary_tokens(executor, context.max(1));
-    let mut sequences: Vec<Sequence> = Vec::new();
-    for _ in 0..batch {
-        let mut sequence = executor.sequence()?;
-        for range in chunks(prompt.len(), executor.options().chunk_tokens) {
-            executor.prefill(&mut sequence, &prompt[range], Logits::LastRows)?;
-        }
-        sequences.push(sequence);
-    }
-    let next = arbitrary_tokens(executor, batch);
+    let next = arbitrary_tokens(executor, sequences.len());
     let mut step = || {
         let mut batch: Vec<&mut Sequence> = sequences.iter_mut().collect();
         executor.decode(&mut batch, &next).map(|_| ())

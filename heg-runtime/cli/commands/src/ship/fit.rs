@@ -290,9 +290,10 @@ fn measure(candidate: &Candidate<'_>) -> anyhow::Result<Measured> {
     let mut executor = loaded.executor(&soc, options)?;
     // The first pass brings the pages.
     bench::prefill(&mut executor, prompt_tokens)?;
-    let first_token_s = bench::prefill(&mut executor, prompt_tokens)?;
+    let (_, first_token_s) = bench::prefill(&mut executor, prompt_tokens)?;
     let tokens = ANSWER_TOKENS.min(context_tokens / 4);
-    let decode_s = bench::decode(&mut executor, tokens, (1, bench::CONTEXT))?;
+    let sequences = bench::behind(&mut executor, bench::CONTEXT, 1)?;
+    let decode_s = bench::decode(&mut executor, tokens, sequences)?;
     Ok(Measured {
         soc: soc.name,
         prompt_tokens,

@@ -283,7 +283,7 @@ fn distances([exact, taken]: [&Path; 2]) -> [f64; 2] {
             let tokens = [case.input_ids.as_slice(), &case.greedy_ids].concat();
             Passage::new(tokens, case.input_ids.len(), model.manifest()).unwrap()
         };
-        let passages: Vec<Passage> = references.cases.iter().take(2).map(passage).collect();
+        let passages: Vec<Passage> = references.cases.iter().take(3).map(passage).collect();
         let rows = RowKind::Prefill;
         let scores = score_against(&mut model, &mut reference, &passages, rows, &mut |_| ());
         scores.unwrap().kl.unwrap()

@@ -62,7 +62,7 @@ fn run(bundle: &Path, soc: &str, policy: Policy) -> Mixed {
         })
     };
     let mut answers = Vec::new();
-    for round in 0..2 {
+    for round in 0..3 {
         let launches = watch.ask(|trace| trace.launches().len());
         let background = submit(Class::Proactive, 2 * round, 12 * CHUNK_TOKENS + 9);
         while watch.ask(|trace| trace.launches().len()) < launches + 4 {

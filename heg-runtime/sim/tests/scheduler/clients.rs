@@ -14,7 +14,7 @@ use crate::scenario::Scenario;
 use crate::worlds::{check, worlds};
 
 /// Seeds of an ordinary test run.
-const WORLDS: Range<u64> = 0..1_200;
+const WORLDS: Range<u64> = 0..2_000;
 
 /// The client that attacks.
 const ATTACKER: ClientId = ClientId(9);

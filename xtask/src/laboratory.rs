@@ -14,10 +14,14 @@ pub struct LabCommand {
 }
 
 /// All commands, in the order of the help.
-pub const LAB_COMMANDS: [LabCommand; 15] = [
+pub const LAB_COMMANDS: [LabCommand; 16] = [
     of_dev(
         "bench-attacks",
         "Attack the release server with hostile clients and models, beside another client, and print one table",
+    ),
+    of_dev(
+        "bench-changes",
+        "Ask a model for answers, one for vectors and one for scores in turns, on HEG and on llama.cpp's router",
     ),
     of_dev(
         "bench-day",

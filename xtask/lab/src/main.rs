@@ -2,6 +2,7 @@
 //! folder per command; `cargo xtask` builds this program and hands it the arguments.
 
 mod bench_attacks;
+mod bench_changes;
 mod bench_day;
 mod bench_drafts;
 mod bench_pair;
@@ -12,6 +13,7 @@ mod bench_speculation;
 mod bench_state;
 mod bench_texts;
 mod check_twin;
+mod disk;
 mod evaluate;
 mod goal;
 mod lines;
@@ -51,6 +53,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     BenchAttacks(bench_attacks::Args),
+    BenchChanges(bench_changes::Args),
     BenchDay(bench_day::Args),
     BenchDrafts(bench_drafts::Args),
     BenchPair(bench_pair::Args),
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let outcome = match &cli.command {
         Command::BenchAttacks(args) => bench_attacks::run(args),
+        Command::BenchChanges(args) => bench_changes::run(args),
         Command::BenchDay(args) => bench_day::run(args),
         Command::BenchDrafts(args) => bench_drafts::run(args),
         Command::BenchPair(args) => bench_pair::run(args),

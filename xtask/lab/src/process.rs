@@ -107,15 +107,17 @@ fn peak_memory(pid: u32) -> Option<PeakMemory> {
 /// The largest resident memory of a program so far, and its present anonymous memory, from Linux's `/proc`.
 pub(crate) fn memory(pid: u32) -> Option<PeakMemory> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let bytes = |key: &str| -> Option<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-        Some(kilobytes * 1024)
-    };
+    let bytes = |key| Some(kilobytes(&status, key)? * 1024);
     Some(PeakMemory {
         resident_bytes: bytes("VmHWM:")?,
         anonymous_bytes: bytes("RssAnon:")?,
     })
+}
+
+/// The figure behind a key in a file of Linux's `/proc`, in units of 1 024 bytes.
+pub(crate) fn kilobytes(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
 /// Chosen: a small part of the shortest program, a start, but not so often that it slows it down.

@@ -1,6 +1,6 @@
 //! A server and its child processes, from Linux's `/proc`: their memory, and their processor time.
 
-use crate::process::memory;
+use crate::process::{kilobytes, memory};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::sync::Arc;
@@ -12,6 +12,25 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessTree {
     root: u32,
+}
+
+/// Memory in which a page that several processes map counts once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Proportional {
+    pub(crate) resident_bytes: u64,
+    /// The part that belongs to no file.
+    pub(crate) anonymous_bytes: u64,
+}
+
+impl Proportional {
+    /// The part of a process; `None` once it has ended.
+    fn of(pid: u32) -> Option<Self> {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        Some(Self {
+            resident_bytes: kilobytes(&rollup, "Pss:")? * 1024,
+            anonymous_bytes: kilobytes(&rollup, "Pss_Anon:")? * 1024,
+        })
+    }
 }
 
 impl ProcessTree {
@@ -60,6 +79,16 @@ impl ProcessTree {
         let members = self.members().into_iter();
         let known = members.filter_map(memory);
         known.map(|memory| memory.resident_bytes).sum()
+    }
+
+    /// The memory of all processes now; a page that several map is divided among them.
+    pub(crate) fn proportional(self) -> Proportional {
+        let members = self.members().into_iter();
+        let known = members.filter_map(Proportional::of);
+        known.fold(Proportional::default(), |sum, one| Proportional {
+            resident_bytes: sum.resident_bytes + one.resident_bytes,
+            anonymous_bytes: sum.anonymous_bytes + one.anonymous_bytes,
+        })
     }
 
     /// Processor time of each process so far, in ticks.

@@ -5,6 +5,7 @@ use crate::bench_attacks::wire::{self, Dechunker, Ending, Reply, Wire};
 use anyhow::{Context, Result, anyhow, bail};
 use heg_sched::Class;
 use heg_workload::ReplyReader;
+use serde::Deserialize;
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -67,6 +68,16 @@ impl Client<'_> {
             Some(count) if count == texts.len() => Ok(()),
             count => bail!("expected {} vectors, found {count:?}", texts.len()),
         }
+    }
+
+    /// Asks for vectors of texts, and returns them.
+    pub(crate) fn vectors(&self, texts: &[String], class: Class) -> Result<Vec<Vec<f32>>> {
+        let answer = self.whole(self.dialect.embed(texts, class))?;
+        let vectors = answer["data"].as_array().map_or(&[][..], Vec::as_slice);
+        let vectors = vectors
+            .iter()
+            .map(|one| Vec::deserialize(&one["embedding"]));
+        Ok(vectors.collect::<Result<_, _>>()?)
     }
 
     /// Asks for scores of documents under a query.

@@ -10,6 +10,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use xtask::fail::Fail;
 use xtask::fetch::{self, Consent};
 use xtask::workspace::{self, Build, note, target_dir};
@@ -27,6 +28,30 @@ pub(crate) struct Models {
 pub(crate) struct Bundle {
     pub(crate) path: PathBuf,
     pub(crate) name: String,
+}
+
+impl Bundle {
+    /// Compiles a model with weights of 8 bits, once.
+    pub(crate) fn of(subject: &Subject) -> Result<Self> {
+        note(format!("compiling {} for HEG", subject.name));
+        Ok(Self {
+            path: subject.bundle(Precision::EIGHT_BITS)?,
+            name: subject.name.clone(),
+        })
+    }
+}
+
+/// The command that serves bundles, each under an alias. A port is all that it still needs.
+pub(crate) fn serve(heg: &Path, named: &[(&str, &Bundle)]) -> Command {
+    let mut command = workspace::heg(heg);
+    command.arg("serve");
+    for (_, bundle) in named {
+        command.arg(&bundle.path);
+    }
+    for (alias, bundle) in named {
+        command.args(["--alias", &format!("{alias}={}", bundle.name)]);
+    }
+    command
 }
 
 /// `heg` and its bundles.
@@ -53,13 +78,11 @@ impl Models {
     /// Finds the models, or fetches and makes them.
     pub(crate) fn find(chat: &str, digest: &str) -> Result<Self> {
         let embed = Self::embedder()?;
-        let reranker = target_dir().join("peers").join("folders").join(RERANKER);
-        make_reranker(&embed.folder, &reranker).context("cannot make a reranker")?;
         Ok(Self {
             chat: Subject::find(Some(chat))?,
             digest: Subject::find(Some(digest))?,
+            rerank: Self::reranker(&embed)?,
             embed,
-            rerank: Subject::of_folder(&reranker, None)?,
         })
     }
 
@@ -72,21 +95,21 @@ impl Models {
         })
     }
 
+    /// Makes the model that scores documents, once.
+    pub(crate) fn reranker(embedder: &Subject) -> Result<Subject> {
+        let folder = target_dir().join("peers").join("folders").join(RERANKER);
+        make_reranker(&embedder.folder, &folder).context("cannot make a reranker")?;
+        Subject::of_folder(&folder, None)
+    }
+
     /// `heg` is the program to measure, if it is not the checkout's.
     pub(crate) fn of_heg(&self, heg: Option<&Path>) -> Result<HegModels> {
-        let bundle = |subject: &Subject| -> Result<Bundle> {
-            note(format!("compiling {} for HEG", subject.name));
-            Ok(Bundle {
-                path: subject.bundle(Precision::EIGHT_BITS)?,
-                name: subject.name.clone(),
-            })
-        };
         Ok(HegModels {
             heg: heg_program(heg)?,
-            chat: bundle(&self.chat)?,
-            digest: bundle(&self.digest)?,
-            embed: bundle(&self.embed)?,
-            rerank: bundle(&self.rerank)?,
+            chat: Bundle::of(&self.chat)?,
+            digest: Bundle::of(&self.digest)?,
+            embed: Bundle::of(&self.embed)?,
+            rerank: Bundle::of(&self.rerank)?,
         })
     }
 

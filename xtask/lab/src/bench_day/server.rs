@@ -2,14 +2,13 @@
 
 use super::day::Day;
 use super::dialect::{CHAT, DIGEST, Dialect, EMBED, RERANK};
-use super::models::{HegModels, LlamaModels};
+use super::models::{HegModels, LlamaModels, serve};
 use crate::process::text;
 use crate::server::{HEG_HEALTH, LLAMA_HEALTH, Server};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use xtask::workspace;
 
 /// A program that serves all models.
 #[derive(Debug)]
@@ -39,20 +38,13 @@ impl Program {
 }
 
 fn heg(models: &HegModels, folder: &Path) -> Command {
-    let mut command = workspace::heg(&models.heg);
-    command.arg("serve");
-    for bundle in [&models.chat, &models.digest, &models.embed, &models.rerank] {
-        command.arg(&bundle.path);
-    }
     let named = [
         (CHAT, &models.chat),
         (DIGEST, &models.digest),
         (EMBED, &models.embed),
         (RERANK, &models.rerank),
     ];
-    for (name, bundle) in named {
-        command.args(["--alias", &format!("{name}={}", bundle.name)]);
-    }
+    let mut command = serve(&models.heg, &named);
     command.args(["--state-dir", &text(&folder.join("state"))]);
     command
 }

@@ -1,10 +1,9 @@
 //! A folder of kept state: its pages, and whether they are in memory.
 
+use crate::disk;
 use anyhow::{Context, Result};
 use heg_state::{HEAD_BYTES, LEFTOVER, PAGE_TOKENS};
-use rustix::fs::Advice;
-use std::fs::{self, DirEntry, File};
-use std::io::Read;
+use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -53,9 +52,7 @@ impl KeptFolder {
     /// Has the system forget the pages, so that they have to be read from the disk.
     pub(super) fn forget(&self) -> Result<()> {
         for page in self.pages()? {
-            let file = File::open(&page).with_context(|| page.display().to_string())?;
-            file.sync_all()?;
-            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+            disk::forget(&page)?;
         }
         Ok(())
     }
@@ -64,11 +61,7 @@ impl KeptFolder {
     pub(super) fn read_ms(&self) -> Result<f64> {
         let pages = self.pages()?;
         let begin = Instant::now();
-        let mut bytes = Vec::new();
-        for page in pages {
-            bytes.clear();
-            File::open(page)?.read_to_end(&mut bytes)?;
-        }
+        pages.iter().try_for_each(|page| disk::read(page))?;
         Ok(begin.elapsed().as_secs_f64() * 1e3)
     }
 

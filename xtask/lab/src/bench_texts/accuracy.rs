@@ -1,7 +1,7 @@
-//! The distance of vectors from those in f32, over texts of different lengths.
+//! The distance of each system's vectors from those in f32, over texts of different lengths.
 
+use super::sides::Side;
 use crate::bench_day::models::heg_program;
-use crate::precision::Precision;
 use crate::subject::Subject;
 use crate::words::different;
 use anyhow::{Context, Result};
@@ -12,36 +12,44 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use xtask::workspace;
 
-/// Cosines between the vectors of two bundles.
+/// Cosines between a system's vectors and those in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Nearness {
-    pub(super) texts: usize,
     pub(super) least: f64,
     pub(super) mean: f64,
 }
 
-/// Compares the form with weights of 8 bits with f32.
-pub(super) fn nearness(embedder: &Subject, heg: Option<&Path>) -> Result<Nearness> {
-    let heg = heg_program(heg)?;
-    let texts = different(TEXTS);
-    let found = vectors(
-        &heg,
-        &embedder.bundle(Precision::EIGHT_BITS)?,
-        "host-cpu",
-        &texts,
-    )?;
-    let exact = embedder.bundle_as("f32", WeightForm::F32)?;
-    let expected = vectors(&heg, &exact, "host-cpu-f32", &texts)?;
-    let cosines: Vec<f64> = found
-        .iter()
-        .zip(&expected)
-        .map(|(a, b)| cosine(a, b))
-        .collect();
-    Ok(Nearness {
-        texts: cosines.len(),
-        least: cosines.iter().copied().fold(f64::INFINITY, f64::min),
-        mean: cosines.iter().sum::<f64>() / cosines.len() as f64,
-    })
+/// Texts, and the vectors of the model in f32.
+pub(super) struct Exact {
+    texts: Vec<String>,
+    vectors: Vec<Vec<f32>>,
+}
+
+impl Exact {
+    /// Makes the vectors by HEG's bundle in f32.
+    pub(super) fn new(embedder: &Subject, heg: Option<&Path>) -> Result<Self> {
+        let texts = different(TEXTS);
+        let bundle = embedder.bundle_as("f32", WeightForm::F32)?;
+        let vectors = vectors(&heg_program(heg)?, &bundle, "host-cpu-f32", &texts)?;
+        Ok(Self { texts, vectors })
+    }
+
+    /// Compares the vectors that a system makes of the same texts.
+    pub(super) fn nearness(&self, side: &Side) -> Result<Nearness> {
+        let found = side.vectors(&self.texts)?;
+        anyhow::ensure!(
+            found.len() == self.vectors.len(),
+            "expected {} vectors, found {}",
+            self.vectors.len(),
+            found.len()
+        );
+        let cosines = found.iter().zip(&self.vectors).map(|(a, b)| cosine(a, b));
+        let cosines: Vec<f64> = cosines.collect();
+        Ok(Nearness {
+            least: cosines.iter().copied().fold(f64::INFINITY, f64::min),
+            mean: cosines.iter().sum::<f64>() / cosines.len() as f64,
+        })
+    }
 }
 
 /// A line of `heg embed --json`.
@@ -84,7 +92,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-const TEXTS: usize = 1000;
+pub(super) const TEXTS: usize = 1000;
 
 #[cfg(test)]
 mod tests {

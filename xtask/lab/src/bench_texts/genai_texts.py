@@ -2,6 +2,7 @@
 
 usage: genai_texts.py first MODEL TEXT
        genai_texts.py rates MODEL TEXTS SECONDS
+       genai_texts.py vectors MODEL TEXTS
 
 TEXTS is a JSON file with a list of texts for each rate, which are asked for in one call, again and again.
 """
@@ -26,5 +27,7 @@ def rate(texts, span):
 
 if role == "first":
     print(pipeline.embed_query(sys.argv[3])[:2], flush=True)
-else:
+elif role == "rates":
     print(json.dumps([rate(texts, float(sys.argv[4])) for texts in json.load(open(sys.argv[3]))]))
+else:
+    print(json.dumps([list(pipeline.embed_query(text)) for text in json.load(open(sys.argv[3]))]))

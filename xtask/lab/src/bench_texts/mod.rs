@@ -1,17 +1,19 @@
-//! `cargo xtask bench-texts`: vectors of texts on HEG, GenAI and llama.cpp: how many texts a second, how soon the first vector
+//! `cargo xtask bench-texts`: vectors of texts on HEG, GenAI, ONNX Runtime and llama.cpp: how many texts a second, how soon the first vector
 //! comes, and how near vectors are to those in f32.
 
 mod accuracy;
+mod library;
 mod report;
 mod sides;
 
+use crate::bench_day::count;
 use crate::bench_day::models::Models;
-use crate::bench_day::{Named, count};
 use crate::output;
 use crate::provenance::Provenance;
+use accuracy::Exact;
 use anyhow::{Context, Result};
 use report::Report;
-use sides::Side;
+use sides::{Named, Side};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use xtask::workspace::note;
@@ -28,7 +30,7 @@ pub(crate) struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "heg,genai,llama-server"
+        default_value = "heg,genai,onnxruntime,llama-server"
     )]
     systems: Vec<Named>,
     /// Tokens of a text
@@ -73,7 +75,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     note("comparing vectors with those in f32");
-    report.nearness = Some(accuracy::nearness(&embedder, args.heg.as_deref())?);
+    let exact = Exact::new(&embedder, args.heg.as_deref())?;
+    for side in &sides {
+        report.add_nearness(side.name(), exact.nearness(side)?);
+    }
     print!("{}", report.table());
     match &args.json {
         Some(file) => output::write(file, &output::pretty(&report)?),
@@ -89,10 +94,11 @@ const CORES: [NonZeroUsize; 2] = [count(1), count(2)];
 const ROUNDS: NonZeroUsize = count(3);
 
 const AFTER_HELP: &str = "\
-The model is all-minilm-l6-v2 with weights of 8 bits on all sides. Texts go to servers in requests of 64 and to GenAI, a
-library, in calls of 64, for two seconds each; servers are started for each measurement, pinned by taskset. A start is a
-whole process: `heg embed`, Python with GenAI, llama-server and its first answer. Distances are those of 1 000 texts from
-the bundle in f32, whose vectors a test compares with the published example.
+The model is all-minilm-l6-v2 with weights of 8 bits on all sides. HEG and GenAI compute with
+activations as they are, ONNX Runtime and llama.cpp round those to 8 bits, too. Texts go to servers in requests of 64 and to
+libraries in calls of 64, for two seconds each; servers are started for each measurement, pinned by taskset. A start is a whole
+process: `heg embed`, Python with its library, llama-server and its first answer. Distances are those of 1 000 texts from the
+bundle in f32, whose vectors a test compares with the published example.
 
 Examples:
   cargo xtask bench-texts

@@ -1,25 +1,36 @@
 //! The systems that make vectors: their rates with some cores, and the time of a whole start.
 
-use crate::bench_day::Named;
+use super::library::Library;
 use crate::bench_day::client::Client;
 use crate::bench_day::dialect::{Dialect, EMBED};
 use crate::bench_day::models::heg_program;
-use crate::bench_peers::genai;
 use crate::llama_cpp::LlamaCpp;
 use crate::precision::Precision;
-use crate::process::{finished, text, timed_json};
+use crate::process::{finished, text};
 use crate::server::{HEG_HEALTH, LLAMA_HEALTH, Server};
 use crate::subject::Subject;
 use crate::words::texts;
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use heg_sched::Class;
-use serde_json::json;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use xtask::workspace;
+
+/// A system of `--systems`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Named {
+    /// `heg serve`
+    Heg,
+    /// OpenVINO GenAI, as a library
+    Genai,
+    /// ONNX Runtime, as a library
+    Onnxruntime,
+    /// llama.cpp's server
+    LlamaServer,
+}
 
 /// A system with the model.
 #[derive(Debug)]
@@ -29,10 +40,7 @@ pub(super) enum Side {
         bundle: PathBuf,
         name: String,
     },
-    Genai {
-        python: PathBuf,
-        model: PathBuf,
-    },
+    Library(Library),
     LlamaServer {
         program: PathBuf,
         model: PathBuf,
@@ -47,13 +55,8 @@ impl Side {
                 bundle: embedder.bundle(Precision::EIGHT_BITS)?,
                 name: embedder.name.clone(),
             },
-            Named::Genai => {
-                let bin = genai::environment()?;
-                let precision = Precision::EIGHT_BITS;
-                let model = genai::ensure_export(&bin, embedder, genai::VECTORS, precision)?;
-                let python = bin.join("python");
-                Self::Genai { python, model }
-            }
+            Named::Genai => Self::Library(Library::genai(embedder)?),
+            Named::Onnxruntime => Self::Library(Library::onnxruntime(embedder)?),
             Named::LlamaServer => {
                 let llama = LlamaCpp::open(embedder)?;
                 let server = "llama-server";
@@ -68,30 +71,36 @@ impl Side {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Heg { .. } => "HEG",
-            Self::Genai { .. } => "GenAI",
+            Self::Library(library) => library.name,
             Self::LlamaServer { .. } => "llama.cpp",
         }
     }
 
     /// Texts a second for each length, in requests of many.
     pub(super) fn rates(&self, cores: usize, lengths: &[usize]) -> Result<Vec<f64>> {
-        let folder = tempfile::tempdir().context("cannot create a folder")?;
-        if let Self::Genai { python, model } = self {
-            return genai_rates(pinned(python, cores), model, lengths, folder.path());
+        let texts: Vec<_> = lengths.iter().map(|it| texts(*it, BATCH)).collect();
+        if let Self::Library(library) = self {
+            return library.rates(cores, &texts, SPAN);
         }
-        let (server, dialect) = self.serve(cores, folder.path())?;
-        let over = AtomicBool::new(false);
-        let client = Client {
-            dialect,
-            port: server.port(),
-            over: &over,
-        };
-        lengths.iter().map(|length| rate(client, *length)).collect()
+        self.asked(cores, |client| {
+            texts.iter().map(|texts| rate(client, texts)).collect()
+        })
+    }
+
+    /// The vector of each text.
+    pub(super) fn vectors(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
+        if let Self::Library(library) = self {
+            return library.vectors(texts);
+        }
+        self.asked(cores_here()?, |client| {
+            let parts = texts.chunks(BATCH);
+            let parts = parts.map(|part| client.vectors(part, Class::Proactive));
+            Ok(parts.collect::<Result<Vec<_>>>()?.concat())
+        })
     }
 
     /// Time from before the process starts until the vector of one text is there, in ms.
     pub(super) fn first_vector_ms(&self) -> Result<f64> {
-        let folder = tempfile::tempdir().context("cannot create a folder")?;
         match self {
             Self::Heg {
                 program, bundle, ..
@@ -100,24 +109,26 @@ impl Side {
                 command.arg("embed").arg(bundle).args(["--text", TEXT]);
                 Ok(finished(&mut command, "heg embed")?.first_line_ms)
             }
-            Self::Genai { python, model } => {
-                let script = write_script(folder.path())?;
-                let mut command = Command::new(python);
-                command.arg(script).arg("first").arg(model).arg(TEXT);
-                Ok(finished(&mut command, "GenAI")?.first_line_ms)
-            }
+            Self::Library(library) => library.first_vector_ms(TEXT),
             Self::LlamaServer { .. } => {
                 let begin = Instant::now();
-                let (server, dialect) = self.serve(cores_here()?, folder.path())?;
-                let client = Client {
-                    dialect,
-                    port: server.port(),
-                    over: &AtomicBool::new(false),
-                };
-                client.embed(&[TEXT.to_owned()], Class::Reactive)?;
-                Ok(begin.elapsed().as_secs_f64() * 1e3)
+                self.asked(cores_here()?, |client| {
+                    client.embed(&[TEXT.to_owned()], Class::Reactive)?;
+                    Ok(begin.elapsed().as_secs_f64() * 1e3)
+                })
             }
         }
+    }
+
+    /// Starts a server on the first cores, and asks it.
+    fn asked<T>(&self, cores: usize, ask: impl FnOnce(Client<'_>) -> Result<T>) -> Result<T> {
+        let folder = tempfile::tempdir().context("cannot create a folder")?;
+        let (server, dialect) = self.serve(cores, folder.path())?;
+        ask(Client {
+            dialect,
+            port: server.port(),
+            over: &AtomicBool::new(false),
+        })
     }
 
     /// Starts a server on the first cores.
@@ -145,7 +156,7 @@ impl Side {
                     .args(["-np", "16", "-c", "8192", "-b", "8192", "-ub", "8192"]);
                 (command, LLAMA_HEALTH, Dialect::LlamaServer)
             }
-            Self::Genai { .. } => bail!("GenAI is a library and has no server"),
+            Self::Library(library) => bail!("{} is a library and has no server", library.name),
         };
         let server = Server::start(command, health, &folder.join("log"))?;
         Ok((server, dialect))
@@ -153,7 +164,7 @@ impl Side {
 }
 
 /// A program on the first cores.
-fn pinned(program: &Path, cores: usize) -> Command {
+pub(super) fn pinned(program: &Path, cores: usize) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &format!("0-{}", cores.saturating_sub(1))]);
     command.arg(program);
@@ -164,42 +175,15 @@ fn cores_here() -> Result<usize> {
     Ok(std::thread::available_parallelism()?.get())
 }
 
-fn rate(client: Client<'_>, length: usize) -> Result<f64> {
-    let texts = texts(length, BATCH);
-    client.embed(&texts, Class::Proactive)?;
+fn rate(client: Client<'_>, texts: &[String]) -> Result<f64> {
+    client.embed(texts, Class::Proactive)?;
     let (begin, mut done) = (Instant::now(), 0);
     while begin.elapsed() < SPAN {
-        client.embed(&texts, Class::Proactive)?;
+        client.embed(texts, Class::Proactive)?;
         done += texts.len();
     }
     Ok(done as f64 / begin.elapsed().as_secs_f64())
 }
-
-fn genai_rates(
-    mut python: Command,
-    model: &Path,
-    lengths: &[usize],
-    folder: &Path,
-) -> Result<Vec<f64>> {
-    let asked: Vec<Vec<String>> = lengths.iter().map(|length| texts(*length, BATCH)).collect();
-    let file = folder.join("texts.json");
-    fs::write(&file, json!(asked).to_string()).context("cannot write texts")?;
-    python
-        .arg(write_script(folder)?)
-        .arg("rates")
-        .args([model, &file])
-        .arg(SPAN.as_secs_f64().to_string());
-    let (rates, _) = timed_json(&mut python, "GenAI")?;
-    serde_json::from_value(rates).context("genai_texts.py printed something else")
-}
-
-fn write_script(folder: &Path) -> Result<PathBuf> {
-    let script = folder.join("genai_texts.py");
-    fs::write(&script, SCRIPT).context("cannot write a script")?;
-    Ok(script)
-}
-
-const SCRIPT: &str = include_str!("genai_texts.py");
 
 /// Texts of a request. Chosen: what an index of a folder sends.
 const BATCH: usize = 64;

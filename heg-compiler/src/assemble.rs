@@ -11,11 +11,10 @@ use heg_artifacts::{Error, MANIFEST_REVISION, SectionId, Store};
 use heg_spec::{DeviceClass, KvForm, WeightForm};
 use heg_spirv::{Collection, Module, PackedModule};
 
-use crate::encode::{StoredWeight, weight_name};
+use crate::encode::weight_name;
 use crate::error::CompileError;
 use crate::graph::{Param, ParamKind, SpecScope, WeightSource};
 use crate::heg::{KernelBody, Use, stage_graphs};
-use crate::ingest::{ConfigJson, TextAssets};
 use crate::lower::{Literals, group_columns, is_centred, lower_verified, stored_element};
 use crate::options::{GpuModules, Verify};
 use crate::plan::Plan;
@@ -23,6 +22,8 @@ use crate::program::lower_program;
 use crate::reference::Answers;
 use crate::rope::rope_table;
 use crate::variants::{activations, decodes, variants};
+use heg_ingest::{ConfigJson, TextAssets};
+use heg_quant::StoredWeight;
 
 /// Everything that goes into a manifest.
 pub(crate) struct Parts {

@@ -13,7 +13,6 @@ use heg_spec::{NpuPlatform, Side, Soc, shipped};
 use crate::assemble::{Assembly, Parts};
 use crate::encode::{SourceMemory, encode_weights, source_bytes};
 use crate::error::CompileError;
-use crate::ingest::ModelSource;
 use crate::npu::{NpuToolchain, Pool};
 use crate::options::CompileOptions;
 use crate::phase::{Phase, Progress};
@@ -23,6 +22,7 @@ use crate::products::{Inquirer, cut_blobs, npu_of};
 use crate::provenance::provenance;
 use crate::reference::StoredModel;
 use crate::target::Target;
+use heg_ingest::ModelSource;
 
 /// Paths of a compile.
 #[derive(Debug, Clone)]

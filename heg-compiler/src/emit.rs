@@ -7,7 +7,6 @@ use heg_artifacts::Store;
 
 use crate::assemble::kernel_of;
 use crate::error::CompileError;
-use crate::ingest::ModelSource;
 use crate::lower::{IrDocument, Literals, lower_verified};
 use crate::npu::Pool;
 use crate::options::CompileOptions;
@@ -17,6 +16,7 @@ use crate::products::{Inquirer, cuts, orders};
 use crate::program::lower_program;
 use crate::target::Target;
 use crate::variants::variants;
+use heg_ingest::ModelSource;
 
 /// A pass after which a compile can stop, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

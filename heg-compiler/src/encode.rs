@@ -10,7 +10,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use heg_artifacts::manifest::ElementType;
 use heg_artifacts::{FileIdentity, RecipeKey, Section, SectionId, Store};
 use heg_files::{TempFile, remove_stale};
 use heg_spec::WeightForm;
@@ -19,27 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CompileError;
 use crate::graph::{Param, ParamKind};
-use crate::ingest::{Checkpoint, SourceTensor};
 use crate::lower::stored_element;
 use crate::phase::Progress;
-use crate::quant::{AffineRow, Form, encode, source_hash};
-
-/// A weight in the store.
-#[derive(Debug, Clone)]
-pub(crate) struct StoredWeight {
-    pub(crate) element: ElementType,
-    pub(crate) values: Section,
-    pub(crate) affine: Option<StoredAffine>,
-    pub(crate) source: SectionId,
-}
-
-/// The values of a weight's integers: `scale · q + centre`, or `scale · q`. One f32 per row of 8-bit integers, one f16
-/// per group of 4-bit ones.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StoredAffine {
-    pub(crate) scales: Section,
-    pub(crate) centres: Option<Section>,
-}
+use heg_ingest::{Checkpoint, SourceTensor};
+use heg_quant::{AffineRow, Form, StoredAffine, StoredWeight, encode, source_hash};
 
 /// Encodes `params`, in parallel; the result is in the same order.
 pub(crate) fn encode_weights(

@@ -6,10 +6,10 @@ use heg_spec::expr::EvalError;
 use heg_spec::{SpecError, WeightForm};
 use thiserror::Error;
 
-use crate::ingest::IngestError;
 use crate::npu::NpuError;
-use crate::quant::QuantError;
 use crate::verify::BrokenInvariant;
+use heg_ingest::IngestError;
+use heg_quant::QuantError;
 
 /// Reasons why a compile failed. Nothing of a failed compile is left at the output's path.
 #[derive(Debug, Error)]

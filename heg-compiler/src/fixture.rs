@@ -6,10 +6,10 @@ use heg_spec::{Architecture, Fusion, ModelSpec, shipped};
 
 use crate::graph::{Dims, OpGraph, build_head, build_layer};
 use crate::heg::Heg;
-use crate::ingest::ConfigJson;
 use crate::options::Verify;
 use crate::plan::Plan;
 use crate::target::Target;
+use heg_ingest::ConfigJson;
 
 /// The families of `tests/fixtures/golden`, one for each shipped architecture.
 pub(crate) const FAMILIES: [&str; 12] = [

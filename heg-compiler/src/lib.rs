@@ -1,8 +1,8 @@
 //! The offline compiler: compiles a declarative model spec and Hugging Face weights into one HEG bundle.
 //!
-//! The way, one module per step: [`target`] (the model to compile) → [`ingest`] (config, weights, text) → [`graph`]
+//! The way, one module per step: [`target`] (the model to compile) → [`heg_ingest`] (config, weights, text) → [`graph`]
 //! (operators of each layer) → [`fuse`] (op groups) → [`heg`] (kernels and their uses) → `lower` (OpenVINO IR) and
-//! `program` (CPU programs), `precompile` and [`npu`] (blobs), `quant`/`encode` (weights) and `reference` (known
+//! `program` (CPU programs), `precompile` and [`npu`] (blobs), [`heg_quant`] and `encode` (weights) and `reference` (known
 //! answers) → [`compile`](compile()) (the bundle). The runtime depends on none of it.
 
 mod assemble;
@@ -15,11 +15,6 @@ mod fixture;
 pub mod fuse;
 pub mod graph;
 pub mod heg;
-#[allow(
-    unreachable_pub,
-    reason = "the module's public items are re-exported by name"
-)]
-pub mod ingest;
 mod lower;
 pub mod npu;
 mod options;
@@ -29,7 +24,6 @@ mod precompile;
 mod products;
 mod program;
 mod provenance;
-pub mod quant;
 mod reference;
 mod rope;
 pub mod target;

@@ -20,10 +20,10 @@ use crate::graph::{
     self, Dims, OpGraph, Param, ParamKind, SpecScope, WeightSource, build_head, build_layer,
 };
 use crate::heg::{self, Heg};
-use crate::ingest::{BlockFormat, Checkpoint, ConfigJson, PooledVectors, score_form};
 use crate::lower::group_columns;
 use crate::options::Verify;
 use crate::target::{SpecHash, Target};
+use heg_ingest::{BlockFormat, Checkpoint, ConfigJson, PooledVectors, score_form};
 
 /// The plan of a model.
 #[derive(Debug, Clone)]

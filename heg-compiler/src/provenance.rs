@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::Provenance;
 
-use crate::ingest::{ConfigJson, TextAssets};
 use crate::plan::Plan;
+use heg_ingest::{ConfigJson, TextAssets};
 
 /// The provenance of a bundle; every hash is of the bytes that were compiled.
 pub(crate) fn provenance(

@@ -8,7 +8,7 @@ use heg_spec::architecture::Rope;
 
 use crate::error::CompileError;
 use crate::graph::SpecScope;
-use crate::ingest::ConfigJson;
+use heg_ingest::ConfigJson;
 
 /// Two tables of shape [rows, width], little-endian f32, row = position.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,8 +7,8 @@ use heg_artifacts::SectionId;
 use heg_spec::{Architecture, Fusion, ModelSpec, Source, SpecError, shipped};
 
 use crate::error::CompileError;
-use crate::ingest::{ConfigJson, ModelSource, PooledVectors};
 use crate::options::CompileOptions;
+use heg_ingest::{ConfigJson, ModelSource, PooledVectors};
 
 /// A resolved target.
 #[derive(Debug, Clone)]

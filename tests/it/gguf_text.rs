@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 
-use heg_compiler::ingest::{NamedIds, TextAssets, Vocabulary};
+use heg_ingest::{NamedIds, TextAssets, Vocabulary};
 use heg_tests::{fetched, fixture};
 use heg_text::{ChatTemplate, Conversation, Message, Special, Tokenizer};
 use proptest::prelude::*;

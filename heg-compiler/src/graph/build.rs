@@ -13,7 +13,7 @@ use super::OpGraph;
 use super::dims::{Dims, SpecScope};
 use super::op::{Activation, Attention, Op, OpNode, Param, ParamKind, WeightSource};
 use crate::error::CompileError;
-use crate::ingest::ConfigJson;
+use heg_ingest::ConfigJson;
 
 /// The graph of layer `layer`.
 pub(crate) fn build_layer(

@@ -6,7 +6,7 @@ use heg_spec::expr::{EvalError, Expr, Scope, Value};
 use heg_spec::{Architecture, NamePart, WeightName, nearest};
 
 use crate::error::CompileError;
-use crate::ingest::ConfigJson;
+use heg_ingest::ConfigJson;
 
 /// Evaluates an architecture's expressions against a config, for one layer or for the model as a whole.
 pub struct SpecScope<'a> {

@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 
 use super::{Dims, build_head, build_layer};
 use crate::fixture::{Described, FAMILIES, path};
-use crate::ingest::ConfigJson;
+use heg_ingest::ConfigJson;
 
 /// Layers 0 and 1 and the head.
 fn dump(model: &Described) -> String {

@@ -4,18 +4,18 @@ use std::ops::Range;
 
 use heg_spec::Sight;
 
-use super::evaluate::Tensor;
 use crate::graph::Attention;
+use heg_quant::ValueRows;
 
 /// The KV cache: rows of keys and values, and the row of the first query.
 pub(super) struct Cache<'t> {
-    pub(super) keys: &'t Tensor,
-    pub(super) values: &'t Tensor,
+    pub(super) keys: &'t ValueRows,
+    pub(super) values: &'t ValueRows,
     pub(super) position: usize,
 }
 
 /// Attention. Token i sees the rows up to `position + i`, and of these only the last `window`; or those of all tokens.
-pub(super) fn attention(queries: &Tensor, cache: &Cache<'_>, a: &Attention) -> Tensor {
+pub(super) fn attention(queries: &ValueRows, cache: &Cache<'_>, a: &Attention) -> ValueRows {
     let head_dim = a.head_dim as usize;
     let group = (a.heads / a.kv_heads) as usize;
     let last = cache.position + queries.rows().len().saturating_sub(1);
@@ -30,7 +30,7 @@ pub(super) fn attention(queries: &Tensor, cache: &Cache<'_>, a: &Attention) -> T
             attend(query, cache, a, at, first, &mut attended);
         }
     }
-    Tensor {
+    ValueRows {
         width: queries.width,
         values: attended,
     }
@@ -72,7 +72,7 @@ fn attend(
 }
 
 /// A range of columns of a range of rows.
-fn part(x: &Tensor, rows: Range<usize>, columns: Range<usize>) -> impl Iterator<Item = &[f32]> {
+fn part(x: &ValueRows, rows: Range<usize>, columns: Range<usize>) -> impl Iterator<Item = &[f32]> {
     let rows = x.rows().skip(rows.start).take(rows.len());
     rows.filter_map(move |row| row.get(columns.clone()))
 }

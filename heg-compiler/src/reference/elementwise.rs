@@ -1,10 +1,16 @@
 //! Norms, rotary embedding, activations and sums: each element in f64, rounded to f32 once.
 
-use super::evaluate::Tensor;
 use crate::graph::Activation;
+use heg_quant::ValueRows;
 
 /// `x / rms(x) · (offset + w)`, over each of `groups` equal parts of the row.
-pub(super) fn rms_norm(x: &Tensor, weight: &[f32], eps: f32, offset: f32, groups: u32) -> Tensor {
+pub(super) fn rms_norm(
+    x: &ValueRows,
+    weight: &[f32],
+    eps: f32,
+    offset: f32,
+    groups: u32,
+) -> ValueRows {
     normed(x, x.width / groups as usize, |part, out| {
         let square: f64 = part.iter().map(|x| f64::from(*x).powi(2)).sum();
         let root = (square / part.len() as f64 + f64::from(eps)).sqrt();
@@ -17,7 +23,12 @@ pub(super) fn rms_norm(x: &Tensor, weight: &[f32], eps: f32, offset: f32, groups
 }
 
 /// `(x − mean) / deviation · w + b`.
-pub(super) fn layer_norm(x: &Tensor, weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Tensor {
+pub(super) fn layer_norm(
+    x: &ValueRows,
+    weight: &[f32],
+    bias: Option<&[f32]>,
+    eps: f32,
+) -> ValueRows {
     normed(x, x.width, |row, out| {
         let count = row.len() as f64;
         let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
@@ -32,19 +43,25 @@ pub(super) fn layer_norm(x: &Tensor, weight: &[f32], bias: Option<&[f32]>, eps: 
     })
 }
 
-fn normed(x: &Tensor, part: usize, norm: impl Fn(&[f32], &mut Vec<f32>)) -> Tensor {
+fn normed(x: &ValueRows, part: usize, norm: impl Fn(&[f32], &mut Vec<f32>)) -> ValueRows {
     let mut values = Vec::with_capacity(x.values.len());
     for part in x.values.chunks(part.max(1)) {
         norm(part, &mut values);
     }
-    Tensor {
+    ValueRows {
         width: x.width,
         values,
     }
 }
 
 /// Rotates pairs (i, i + rotated/2) of each head's first `rotated` dimensions.
-pub(super) fn rope(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: usize, rotated: usize) -> Tensor {
+pub(super) fn rope(
+    x: &ValueRows,
+    cos: &ValueRows,
+    sin: &ValueRows,
+    heads: usize,
+    rotated: usize,
+) -> ValueRows {
     let mut y = x.clone();
     let head_dim = (x.width / heads).max(1);
     let rows = y.values.chunks_mut(x.width.max(1));
@@ -64,7 +81,7 @@ pub(super) fn rope(x: &Tensor, cos: &Tensor, sin: &Tensor, heads: usize, rotated
 }
 
 /// `activation(gate) · up`.
-pub(super) fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+pub(super) fn gated(gate: &ValueRows, up: &ValueRows, activation: Activation) -> ValueRows {
     zip(gate, up, |gate, up| activated(activation, gate) * up)
 }
 
@@ -83,21 +100,21 @@ pub(super) fn activated(activation: Activation, x: f64) -> f64 {
 }
 
 /// `a + b_scale · b`.
-pub(super) fn add(a: &Tensor, b: &Tensor, b_scale: f32) -> Tensor {
+pub(super) fn add(a: &ValueRows, b: &ValueRows, b_scale: f32) -> ValueRows {
     zip(a, b, |a, b| a + f64::from(b_scale) * b)
 }
 
-pub(super) fn map(x: &Tensor, function: impl Fn(f64) -> f64) -> Tensor {
+pub(super) fn map(x: &ValueRows, function: impl Fn(f64) -> f64) -> ValueRows {
     let values = x.values.iter();
-    Tensor {
+    ValueRows {
         width: x.width,
         values: values.map(|x| function(f64::from(*x)) as f32).collect(),
     }
 }
 
-fn zip(a: &Tensor, b: &Tensor, function: impl Fn(f64, f64) -> f64) -> Tensor {
+fn zip(a: &ValueRows, b: &ValueRows, function: impl Fn(f64, f64) -> f64) -> ValueRows {
     let pairs = a.values.iter().zip(&b.values);
-    Tensor {
+    ValueRows {
         width: a.width,
         values: pairs
             .map(|(a, b)| function(f64::from(*a), f64::from(*b)) as f32)

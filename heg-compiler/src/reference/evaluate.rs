@@ -5,42 +5,27 @@ use heg_artifacts::manifest::Role;
 
 use super::attention::{Cache, attention};
 use super::elementwise::{activated, add, gated, layer_norm, map, rms_norm, rope};
-use super::linear::linear;
-use super::weight::Weight;
 use crate::graph::Op;
 use crate::heg::{KernelBody, Operand};
-
-/// Rows of activations, row-major. A position is one number: exact in f32 far beyond any context.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Tensor {
-    /// Elements per row.
-    pub(crate) width: usize,
-    pub(crate) values: Vec<f32>,
-}
-
-impl Tensor {
-    pub(super) fn rows(&self) -> std::slice::ChunksExact<'_, f32> {
-        self.values.chunks_exact(self.width.max(1))
-    }
-}
+use heg_quant::{MappedWeight, ValueRows, linear};
 
 /// Computes the outputs of `body`, in port order. `inputs` are those of its ports, `weights` those of its parameters.
 ///
 /// Errors: [`Error::Corrupt`] if a weight's bytes do not match its name.
 pub(crate) fn evaluate(
     body: &KernelBody,
-    inputs: &[Tensor],
-    weights: &[Weight],
-) -> Result<Vec<Tensor>, Error> {
+    inputs: &[ValueRows],
+    weights: &[MappedWeight],
+) -> Result<Vec<ValueRows>, Error> {
     let input = |role| {
         let at = body.inputs.iter().position(|port| port.role == role);
         at.and_then(|at| inputs.get(at))
     };
     let mut weights = weights.iter();
-    let mut results: Vec<Tensor> = Vec::with_capacity(body.ops.len());
+    let mut results: Vec<ValueRows> = Vec::with_capacity(body.ops.len());
     for op in &body.ops {
-        let params: Vec<&Weight> = weights.by_ref().take(op.op.params().len()).collect();
-        let operands: Vec<&Tensor> = op
+        let params: Vec<&MappedWeight> = weights.by_ref().take(op.op.params().len()).collect();
+        let operands: Vec<&ValueRows> = op
             .operands
             .iter()
             .map(|operand| operand_of(*operand, inputs, &results))
@@ -53,7 +38,11 @@ pub(crate) fn evaluate(
         .collect())
 }
 
-fn operand_of<'t>(operand: Operand, inputs: &'t [Tensor], results: &'t [Tensor]) -> &'t Tensor {
+fn operand_of<'t>(
+    operand: Operand,
+    inputs: &'t [ValueRows],
+    results: &'t [ValueRows],
+) -> &'t ValueRows {
     match operand {
         Operand::Input(index) => &inputs[index],
         Operand::Op(index) => &results[index],
@@ -62,10 +51,10 @@ fn operand_of<'t>(operand: Operand, inputs: &'t [Tensor], results: &'t [Tensor])
 
 fn apply<'t>(
     op: &Op,
-    operands: &[&Tensor],
-    params: &[&Weight],
-    input: &impl Fn(Role) -> Option<&'t Tensor>,
-) -> Result<Tensor, Error> {
+    operands: &[&ValueRows],
+    params: &[&MappedWeight],
+    input: &impl Fn(Role) -> Option<&'t ValueRows>,
+) -> Result<ValueRows, Error> {
     let x = operands[0];
     Ok(match op {
         // The residual stream is an operand of others, never an operator of a kernel.
@@ -75,10 +64,13 @@ fn apply<'t>(
             offset,
             groups,
             ..
-        } => rms_norm(x, &params[0].values.floats()?, *eps, *offset, *groups),
+        } => rms_norm(x, &params[0].values().floats()?, *eps, *offset, *groups),
         Op::LayerNorm { eps, .. } => {
-            let bias = params.get(1).map(|bias| bias.values.floats()).transpose()?;
-            layer_norm(x, &params[0].values.floats()?, bias.as_deref(), *eps)
+            let bias = params
+                .get(1)
+                .map(|bias| bias.values().floats())
+                .transpose()?;
+            layer_norm(x, &params[0].values().floats()?, bias.as_deref(), *eps)
         }
         Op::Linear { .. } => linear(x, params[0], params.get(1).copied())?,
         Op::Rope { heads, rotated, .. } => match (input(Role::Cos), input(Role::Sin)) {

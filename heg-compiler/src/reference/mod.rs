@@ -3,18 +3,16 @@
 //!
 //! Plain Rust and not a plugin, because a bundle has the same bytes wherever it was made: sums run in an order that
 //! neither threads nor vectors change, and nothing comes from the system's maths library. `evaluate` walks a kernel,
-//! `linear` streams its matrices, `attention` and `elementwise` do the rest; comparing a device's outputs is left to
+//! `heg_quant` streams its matrices, `attention` and `elementwise` do the rest; comparing a device's outputs is left to
 //! `heg_artifacts`. An answer is remembered by its inputs, like an encoded weight.
 
 mod attention;
 mod elementwise;
 mod evaluate;
-mod linear;
 #[cfg(test)]
 mod program_tests;
 #[cfg(test)]
 mod tests;
-mod weight;
 
 use std::collections::BTreeMap;
 
@@ -22,15 +20,15 @@ use heg_artifacts::manifest::{KnownAnswers, Port, Role, RopeTable};
 use heg_artifacts::{RecipeKey, Section, SectionId, Store};
 use rayon::prelude::*;
 
-pub(crate) use evaluate::{Tensor, evaluate};
-pub(crate) use weight::Weight;
+pub(crate) use evaluate::evaluate;
 
-use crate::encode::{StoredWeight, weight_name};
+use crate::encode::weight_name;
 use crate::error::CompileError;
 use crate::graph::{Param, WeightSource};
 use crate::heg::{KernelBody, Use};
 use crate::phase::{Phase, Progress};
 use crate::plan::Plan;
+use heg_quant::{MappedWeight, StoredWeight, ValueRows};
 
 /// The question and the answers of all places.
 pub(crate) struct Answers {
@@ -167,7 +165,7 @@ impl<'a> StoredModel<'a> {
             .collect::<Result<Vec<_>, _>>()?;
         let weights = self
             .stored(place)
-            .map(|(param, stored)| Weight::open(self.store, weight_name(param), stored))
+            .map(|(param, stored)| MappedWeight::open(self.store, weight_name(param), stored))
             .collect::<Result<Vec<_>, _>>()?;
         let outputs = evaluate(body, &inputs, &weights)?;
         let values = outputs.iter().flat_map(|output| &output.values);
@@ -177,7 +175,7 @@ impl<'a> StoredModel<'a> {
         Ok(section)
     }
 
-    fn input(&self, port: &Port, place: &Use) -> Result<Tensor, CompileError> {
+    fn input(&self, port: &Port, place: &Use) -> Result<ValueRows, CompileError> {
         let cos_sin = self.table(place).map(|table| [table.cos, table.sin]);
         let values = match (port.role, cos_sin) {
             (Role::Position, _) => vec![self.question.position() as f32],
@@ -185,7 +183,7 @@ impl<'a> StoredModel<'a> {
             (Role::Sin, Some([_, sin])) => self.table_rows(sin, port)?,
             _ => self.question.values(port),
         };
-        Ok(Tensor {
+        Ok(ValueRows {
             width: port.width as usize,
             values,
         })

@@ -12,13 +12,13 @@ use proptest::prelude::*;
 
 use super::attention::{Cache, attention};
 use super::elementwise::{activated, add, gated, layer_norm, map, rms_norm, rope};
-use super::linear::linear;
-use super::{Tensor, Weight, evaluate};
+use super::evaluate;
 use crate::assemble::kernel_of;
 use crate::fixture::{Described, FAMILIES};
 use crate::graph::{Activation, Op, Param, ParamKind, WeightSource};
 use crate::heg::{BodyOp, KernelBody, Operand};
 use crate::program::lower_program;
+use heg_quant::{MappedWeight, ValueRows, linear};
 
 /// Rows of the call, and rows of the cache before them.
 const TOKENS: usize = 3;
@@ -28,14 +28,14 @@ const POSITION: usize = 4;
 struct Call<'a> {
     kernel: &'a Kernel,
     program: &'a Program,
-    inputs: &'a [Tensor],
-    weights: &'a [Weight],
-    outputs: Vec<Option<Tensor>>,
+    inputs: &'a [ValueRows],
+    weights: &'a [MappedWeight],
+    outputs: Vec<Option<ValueRows>>,
     scratch: Vec<f32>,
 }
 
 impl Call<'_> {
-    fn run(mut self) -> Vec<Tensor> {
+    fn run(mut self) -> Vec<ValueRows> {
         for step in &self.program.steps {
             let rows = self.step(step);
             for (out, rows) in step.writes().into_iter().zip(rows) {
@@ -46,9 +46,9 @@ impl Call<'_> {
     }
 
     /// The rows that a step writes.
-    fn step(&self, step: &Step) -> Vec<Tensor> {
+    fn step(&self, step: &Step) -> Vec<ValueRows> {
         let read = |id: &BufferId| self.read(*id);
-        let vector = |id: &ParameterId| self.weight(*id).values.floats().unwrap();
+        let vector = |id: &ParameterId| self.weight(*id).values().floats().unwrap();
         let rows = match step {
             Step::Product { x, parts } => {
                 let x = read(x);
@@ -97,7 +97,7 @@ impl Call<'_> {
         vec![rows]
     }
 
-    fn part(&self, x: &Tensor, part: &Part) -> Tensor {
+    fn part(&self, x: &ValueRows, part: &Part) -> ValueRows {
         let bias = part.bias.map(|bias| self.weight(bias));
         let product = linear(x, self.weight(part.weight), bias).unwrap();
         match part.residual {
@@ -106,7 +106,7 @@ impl Call<'_> {
         }
     }
 
-    fn attention(&self, attributes: &Attention) -> Tensor {
+    fn attention(&self, attributes: &Attention) -> ValueRows {
         let cache = Cache {
             keys: self.input(Role::Key),
             values: self.input(Role::Value),
@@ -115,16 +115,16 @@ impl Call<'_> {
         attention(self.input(Role::Query), &cache, attributes)
     }
 
-    fn weight(&self, id: ParameterId) -> &Weight {
+    fn weight(&self, id: ParameterId) -> &MappedWeight {
         &self.weights[id.0 as usize]
     }
 
-    fn input(&self, role: Role) -> &Tensor {
+    fn input(&self, role: Role) -> &ValueRows {
         let mut ports = self.kernel.inputs.iter();
         &self.inputs[ports.position(|port| port.role == role).unwrap()]
     }
 
-    fn read(&self, id: BufferId) -> Tensor {
+    fn read(&self, id: BufferId) -> ValueRows {
         let buffer = &self.program.buffers[id.0 as usize];
         let width = buffer.width as usize;
         match buffer.place {
@@ -135,12 +135,12 @@ impl Call<'_> {
                     .chunks(scratch_width(buffer.width) as usize)
                     .take(TOKENS);
                 let values = rows.flat_map(|row| row[..width].to_vec()).collect();
-                Tensor { width, values }
+                ValueRows { width, values }
             }
         }
     }
 
-    fn write(&mut self, id: BufferId, rows: Tensor) {
+    fn write(&mut self, id: BufferId, rows: ValueRows) {
         let buffer = &self.program.buffers[id.0 as usize];
         assert_eq!(rows.width, buffer.width as usize);
         match buffer.place {
@@ -164,8 +164,8 @@ fn check(body: &KernelBody, seed: u64) {
     let kernel = kernel_of(body, WeightForm::F32);
     let program = lower_program(body, &kernel).unwrap();
     let mut noise = Noise(seed);
-    let inputs: Vec<Tensor> = body.inputs.iter().map(|port| noise.input(port)).collect();
-    let weights: Vec<Weight> = body.params().map(|param| noise.weight(param)).collect();
+    let inputs: Vec<ValueRows> = body.inputs.iter().map(|port| noise.input(port)).collect();
+    let weights: Vec<MappedWeight> = body.params().map(|param| noise.weight(param)).collect();
     let found = Call {
         kernel: &kernel,
         program: &program,
@@ -198,7 +198,7 @@ impl Noise {
         (0..count).map(|_| next()).collect()
     }
 
-    fn input(&mut self, port: &Port) -> Tensor {
+    fn input(&mut self, port: &Port) -> ValueRows {
         let width = port.width as usize;
         let values = match (port.role, port.rows) {
             (Role::Position, _) => vec![POSITION as f32],
@@ -206,17 +206,17 @@ impl Noise {
             (_, Rows::Tokens) => self.values(width * TOKENS),
             (_, Rows::Context) => self.values(width * (POSITION + TOKENS)),
         };
-        Tensor { width, values }
+        ValueRows { width, values }
     }
 
-    fn weight(&mut self, param: &Param) -> Weight {
+    fn weight(&mut self, param: &Param) -> MappedWeight {
         let count = param.shape.iter().map(|dim| *dim as usize).product();
         let bytes: Vec<u8> = self
             .values(count)
             .iter()
             .flat_map(|x| x.to_le_bytes())
             .collect();
-        Weight::of_bytes(ElementType::F32, &bytes, None)
+        MappedWeight::of_bytes(ElementType::F32, &bytes, None).unwrap()
     }
 }
 

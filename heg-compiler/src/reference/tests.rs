@@ -1,119 +1,15 @@
-//! Tests of what `lower/ops_tests` does not cover: the order of sums, damaged weights, and remembered answers. There
+//! Tests of what `lower/ops_tests` does not cover: damaged weights, and remembered answers. There
 //! each operator is compared with its reference, in `tests/it/answers.rs` whole kernels with the CPU device.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use heg_artifacts::manifest::ElementType;
 use heg_artifacts::{Bundle, SectionId, judge};
 use heg_spec::Group;
 
-use super::linear::linear;
 use super::*;
 use crate::graph::{Attention, Op};
 use crate::{CompileOptions, Places, Silent, Target, compile, fixture};
-
-/// Numbers whose sum depends on the order: large ones of either sign among small ones.
-fn uneven(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
-    };
-    (0..count)
-        .map(|at| next() * if at % 7 == 0 { 1e6 } else { 1.0 })
-        .collect()
-}
-
-fn bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|x| x.to_le_bytes()).collect()
-}
-
-/// The specified order: element i goes into sum i mod 16, then sum l adds sum l + 8, l + 4, l + 2, l + 1.
-fn dot(row: &[f32], x: &[f32]) -> f32 {
-    let mut sums = [0.0_f32; 16];
-    for (at, (w, x)) in row.iter().zip(x).enumerate() {
-        sums[at % 16] += w * x;
-    }
-    for half in [8, 4, 2, 1] {
-        for lane in 0..half {
-            sums[lane] += sums[lane + half];
-        }
-    }
-    sums[0]
-}
-
-#[test]
-fn sums_have_one_order_for_any_width_and_number_of_tokens() {
-    for width in [1, 15, 16, 17, 48, 100] {
-        for tokens in [1, 2, 3, 5] {
-            let x = Tensor {
-                width,
-                values: uneven(tokens * width, 3),
-            };
-            // More than a window of blocks if rows are long.
-            let rows = 61;
-            let matrix = uneven(rows * width, 5);
-            let weight = Weight::of_bytes(ElementType::F32, &bytes(&matrix), None);
-            let found = linear(&x, &weight, None).unwrap();
-            let expected: Vec<f32> = x
-                .rows()
-                .flat_map(|x| matrix.chunks(width).map(|row| dot(row, x)))
-                .collect();
-            assert_eq!(found.width, rows);
-            assert_eq!(found.values, expected, "{tokens} tokens of {width}");
-        }
-    }
-}
-
-#[test]
-fn all_weights_of_eight_and_sixteen_bits_are_exact() {
-    let one = Tensor {
-        width: 1,
-        values: vec![1.0],
-    };
-    let int8: Vec<u8> = (0..=255).collect();
-    let (scales, centres) = (bytes(&[0.5; 256]), bytes(&[0.25; 256]));
-    let weight = Weight::of_bytes(ElementType::I8, &int8, Some((&scales, Some(&centres))));
-    let found = linear(&one, &weight, None).unwrap().values;
-    let expected: Vec<f32> = int8
-        .iter()
-        .map(|x| f32::from(x.cast_signed()) / 2.0 + 0.25)
-        .collect();
-    assert_eq!(found, expected);
-    let finite = (0..=u16::MAX)
-        .map(half::f16::from_bits)
-        .filter(|x| x.is_finite());
-    let halves: Vec<half::f16> = finite.collect();
-    let stored: Vec<u8> = halves.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let weight = Weight::of_bytes(ElementType::F16, &stored, None);
-    let found = linear(&one, &weight, None).unwrap().values;
-    let expected: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
-    assert_eq!(found, expected);
-}
-
-/// Several windows, the last one and its last block shorter than others.
-#[test]
-fn sums_do_not_depend_on_threads_and_windows() {
-    let (rows, width) = (3001, 1000);
-    let x = Tensor {
-        width,
-        values: uneven(2 * width, 7),
-    };
-    let matrix = uneven(rows * width, 9);
-    let weight = Weight::of_bytes(ElementType::F32, &bytes(&matrix), None);
-    let expected: Vec<f32> = x
-        .rows()
-        .flat_map(|x| matrix.chunks(width).map(|row| dot(row, x)))
-        .collect();
-    for threads in [1, 2, 7] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-        let found = pool.build().unwrap().install(|| linear(&x, &weight, None));
-        assert_eq!(found.unwrap().values, expected, "{threads} threads");
-    }
-}
 
 struct Workbench(tempfile::TempDir);
 
@@ -293,14 +189,14 @@ fn a_token_more_or_less_in_sight_is_found_out() {
 }
 
 fn attended(body: &KernelBody, position: u32, asked: &KnownAnswers) -> Vec<f32> {
-    let input = |port: &Port| Tensor {
+    let input = |port: &Port| ValueRows {
         width: port.width as usize,
         values: match port.role {
             Role::Position => vec![position as f32],
             _ => asked.values(port),
         },
     };
-    let inputs: Vec<Tensor> = body.inputs.iter().map(input).collect();
+    let inputs: Vec<ValueRows> = body.inputs.iter().map(input).collect();
     let mut outputs = evaluate(body, &inputs, &[]).unwrap();
     outputs.remove(0).values
 }

@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use heg_compiler::ingest::ConfigJson;
 use heg_compiler::{CompileError, Plan, Target, Verify};
+use heg_ingest::ConfigJson;
 use heg_spec::ModelSpec;
 
 pub(crate) fn run(input: &[u8]) {

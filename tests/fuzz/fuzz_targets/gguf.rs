@@ -2,8 +2,8 @@
 //!
 //! The data that the header promises must exist: rows that can be unpacked, wherever a view of them begins.
 
-use heg_compiler::ingest::ModelSource;
-use heg_compiler::quant::{Form, encode, source_hash};
+use heg_ingest::ModelSource;
+use heg_quant::{Form, encode, source_hash};
 
 pub(crate) fn run(input: &[u8]) {
     let Ok(source) = ModelSource::from_gguf_bytes("fuzz.gguf", input) else {

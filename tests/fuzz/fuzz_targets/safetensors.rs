@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use heg_compiler::ingest::{Checkpoint, check_header};
+use heg_ingest::{Checkpoint, check_header};
 
 pub(crate) fn run(input: &[u8]) {
     if input.starts_with(b"{") {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use heg_compiler::ingest::{ConfigJson, TextAssets};
+use heg_ingest::{ConfigJson, TextAssets};
 
 /// The folder in which the file is placed, one for each process.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {

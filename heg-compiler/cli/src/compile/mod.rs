@@ -11,12 +11,12 @@ use crate::terminal::note;
 use anyhow::{Context, Result};
 use choices::{KV_FORMS, NPU_BLOBS, PASSES, WEIGHT_FORMS, one_of};
 use clap::builder::NonEmptyStringValueParser;
-use heg_compiler::ingest::ModelSource;
 use heg_compiler::{
     BlobSummary, CompileOptions, Emit, GpuModules, NarrowKv, NpuBlobs, Places, Summary, Target,
     Verify,
 };
 use heg_confine::{Confined, TextWorker, WorkerAssets, WorkerProgram, probe};
+use heg_ingest::ModelSource;
 use heg_profiler::measure::Profile;
 use heg_spec::{GroupColumns, KvForm, NpuPlatform, Soc, Source, WeightForm, shipped};
 use progress::Bar;

@@ -15,7 +15,8 @@ use super::stored::{Section, Stored, decode, encode};
 use crate::graph::{Op, Param, ParamKind, WeightSource};
 use crate::heg::{BodyOp, KernelBody, Operand};
 use crate::lower::{Literals, Lowering, WeightsFirst, lower};
-use crate::reference::{self, Weight, evaluate};
+use crate::reference::evaluate;
+use heg_quant::MappedWeight;
 
 /// An operator with its weights and ports.
 pub(super) struct OneOp {
@@ -169,13 +170,13 @@ impl OneOp {
     ) {
         let stored = self.stored(form);
         let values: Vec<Vec<f32>> = stored.iter().map(Stored::values).collect();
-        let weights: Vec<Weight> = stored.iter().map(Stored::weight).collect();
+        let weights: Vec<MappedWeight> = stored.iter().map(Stored::weight).collect();
         for call in calls {
-            let inputs: Vec<reference::Tensor> = self
+            let inputs: Vec<heg_quant::ValueRows> = self
                 .inputs
                 .iter()
                 .zip(&call.inputs)
-                .map(|(port, values)| reference::Tensor {
+                .map(|(port, values)| heg_quant::ValueRows {
                     width: port.width as usize,
                     values: values.clone(),
                 })

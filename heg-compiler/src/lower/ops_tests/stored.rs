@@ -7,7 +7,7 @@ use heg_spec::WeightForm;
 
 use crate::graph::Param;
 use crate::lower::{group_columns, is_centred, stored_element};
-use crate::reference::Weight;
+use heg_quant::MappedWeight;
 
 /// A weight as stored in a bundle.
 pub(super) struct Stored {
@@ -138,13 +138,13 @@ impl Stored {
     }
 
     /// The weight in the form that the evaluator takes.
-    pub(super) fn weight(&self) -> Weight {
+    pub(super) fn weight(&self) -> MappedWeight {
         let [values, rest @ ..] = self.sections.as_slice() else {
             panic!("a weight has values");
         };
         let mut of_rows = rest.iter().map(|of_rows| of_rows.bytes.as_slice());
         let affine = of_rows.next().map(|scales| (scales, of_rows.next()));
-        Weight::of_bytes(values.element, &values.bytes, affine)
+        MappedWeight::of_bytes(values.element, &values.bytes, affine).unwrap()
     }
 
     /// The values of the stored bytes.

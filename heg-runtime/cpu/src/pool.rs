@@ -6,8 +6,9 @@
 //! `pair_barrier` describes how the sides of a pair wait for each other, and when one takes over the other's pieces.
 //!
 //! Threads spin between phases, because a phase takes microseconds. After 30 µs a waiting thread yields its core and
-//! keeps polling; after a millisecond without a call it parks. A side of a pair that has no more pieces in a call sleeps,
-//! and is not woken for calls in which it has none: it would take power, and half a core that has two threads.
+//! keeps polling; after a millisecond without a call it parks, and after ten within a call it sleeps between polls. A
+//! side of a pair that has no more pieces in a call sleeps, and is not woken for calls in which it has none: it would
+//! take power, and half a core that has two threads.
 
 mod call;
 mod hand_over;

@@ -36,7 +36,7 @@ pub(super) fn stand_by(call: &Call, barrier: &PairBarrier, own: Side) -> bool {
 pub(super) enum SpinBudget {
     /// Until the limit of the wait.
     Unlimited,
-    /// For [`SPINNING`]; then it yields between polls.
+    /// For [`SPINNING`]; then it yields between polls, and after [`YIELDING`] it sleeps between them.
     Bounded,
 }
 
@@ -55,8 +55,13 @@ pub(super) fn spin(limit: Duration, budget: SpinBudget, done: impl Fn() -> bool)
         if waited >= limit {
             return done();
         }
-        if budget == SpinBudget::Bounded && waited > SPINNING {
-            thread::yield_now();
+        match budget {
+            // Late by an eighth of the wait at most.
+            SpinBudget::Bounded if waited > YIELDING => {
+                thread::sleep((waited / 8).min(STANDING_BY));
+            }
+            SpinBudget::Bounded if waited > SPINNING => thread::yield_now(),
+            _ => {}
         }
     }
 }
@@ -67,6 +72,10 @@ const SPINS_A_LOOK: u32 = 128;
 /// Time that a thread spins before it yields its core. Chosen: longer than most pieces take.
 const SPINNING: Duration = Duration::from_micros(30);
 
-/// Time between two looks of a side that has nothing to do. Chosen: hardly any work, and far below what it takes to lose
-/// a side.
+/// Time after which whoever is waited for is taken to be held up: it has no core, or makes way for another engine's job, which
+/// needs the core of the one that waits. Chosen: longer than pieces of long prompts take, and far below a job.
+const YIELDING: Duration = Duration::from_millis(10);
+
+/// Most time between two looks, at one that is held up or of a side that has nothing to do. Chosen: hardly any work, and far
+/// below what it takes to lose a side.
 const STANDING_BY: Duration = Duration::from_millis(1);

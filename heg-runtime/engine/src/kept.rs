@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use heg_artifacts::SectionId;
 use heg_exec::Loader;
 use heg_exec::mem::{KvCache, KvShape};
+use heg_sched::Class;
 use heg_state::{
     HEAD_BYTES, KeepEnd, Keeping, KeptPrefix, Miss, PAGE_TOKENS, PageRoom, StateFolder, StateModel,
     StateOwner,
@@ -85,7 +86,12 @@ struct Order {
     shelved: Shelved,
     owner: StateOwner,
     tokens: Vec<u32>,
+    class: Class,
 }
+
+/// Time by which pages of background work count as older than they are. Chosen: a working day, so that all that a person
+/// has asked for today outlives what was read in the background meanwhile.
+const PROACTIVE_AGE: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Most prompts that wait to be written; further ones are not kept. Chosen: each costs its tokens only.
 const QUEUED_MAX: usize = 64;
@@ -196,6 +202,10 @@ impl KeptState {
             model: &model,
             owner: order.owner,
             tokens: &order.tokens,
+            age: match order.class {
+                Class::Reactive => Duration::ZERO,
+                Class::Proactive => PROACTIVE_AGE,
+            },
         };
         let kept = self
             .0
@@ -292,7 +302,7 @@ impl Keeper {
     }
 
     /// Has the whole pages of a cache at rest written, if there are any. Never waits.
-    pub(super) fn keep(&self, shelved: Shelved, owner: StateOwner, tokens: &[u32]) {
+    pub(super) fn keep(&self, shelved: Shelved, owner: StateOwner, tokens: &[u32], class: Class) {
         if tokens.len() < PAGE_TOKENS {
             return;
         }
@@ -300,6 +310,7 @@ impl Keeper {
             shelved,
             owner,
             tokens: tokens.to_vec(),
+            class,
         };
         if self.orders.try_send(order).is_err() {
             self.state

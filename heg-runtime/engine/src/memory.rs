@@ -19,7 +19,7 @@ use super::prefix::PrefixRows;
 use super::reclaim::Reclaim;
 use crate::error::EngineError;
 use heg_exec::mem::{KvCache, KvRoom};
-use heg_sched::{Event, FlowId, RequestId, Transfer};
+use heg_sched::{Class, Event, FlowId, RequestId, Transfer};
 
 /// Caches by owner.
 pub(super) struct Memory {
@@ -257,7 +257,13 @@ impl Memory {
 
     /// Leaves a request's cache, with these tokens in it, to its flow, and has them written to kept state if they have
     /// an owner there. Returns false, and keeps nothing, if a lane has it too or its rows are not valid.
-    pub(super) fn keep(&mut self, request: RequestId, owner: Owner, tokens: Vec<u32>) -> bool {
+    pub(super) fn keep(
+        &mut self,
+        request: RequestId,
+        owner: Owner,
+        tokens: Vec<u32>,
+        class: Class,
+    ) -> bool {
         let Some(reserved) = self.requests.remove(&request) else {
             return false;
         };
@@ -278,7 +284,7 @@ impl Memory {
                         cache.discard(tokens.len());
                         let shelf = Shelf::new(self.room.at_rest(cache, tokens.len()));
                         if let Some((keeper, state)) = self.keeper.as_ref().zip(owner.state) {
-                            keeper.keep(shelf.view(), state, &tokens);
+                            keeper.keep(shelf.view(), state, &tokens, class);
                         }
                         AtRest::Memory(shelf)
                     }

@@ -4,7 +4,7 @@
 //! has most go first, the least recently used ones first: nobody makes another owner's pages go by writing many.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::disk::{DiskFile, LEFTOVER, Lock};
 use crate::error::StateError;
@@ -21,6 +21,9 @@ pub struct Keeping<'a> {
     pub owner: StateOwner,
     /// The tokens from the start.
     pub tokens: &'a [u32],
+    /// The time by which its pages count as older than they are: others outlive them. Pages that somebody else has used
+    /// later than that stay as they are.
+    pub age: Duration,
 }
 
 /// The fate of a prompt's pages.
@@ -74,10 +77,13 @@ impl StateFolder {
         let mut payload = vec![0; usize::try_from(payload_bytes).unwrap_or(usize::MAX)];
         // Of one time, so that later pages count as older than those before them.
         let now = self.disk.now();
+        let now = now.checked_sub(what.age).unwrap_or(now);
         for (at, (name, head)) in chain.iter().enumerate() {
             let used = used_at(now, head.index);
-            if stock.pages.contains_key(name) {
-                let _ = self.disk.touch(name.as_str(), used);
+            if let Some((_, known)) = stock.pages.get(name) {
+                if what.age.is_zero() || *known < used {
+                    let _ = self.disk.touch(name.as_str(), used);
+                }
                 continue;
             }
             let room = stock.make_room(self, page_bytes, &own);

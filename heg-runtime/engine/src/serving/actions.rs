@@ -164,6 +164,7 @@ impl Serving {
                 request,
                 Owner { flow, ..live.owner },
                 live.leading_tokens(tokens),
+                live.class,
             )
         {
             return;

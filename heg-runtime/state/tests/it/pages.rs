@@ -1,5 +1,7 @@
 //! The content of pages in tests: any difference in model or tokens makes another.
 
+use std::time::Duration;
+
 use heg_state::{
     KeepEnd, Keeping, Miss, PAGE_TOKENS, StateError, StateFolder, StateModel, StateOwner,
 };
@@ -34,10 +36,22 @@ pub(crate) fn keep(
     owner: StateOwner,
     tokens: &[u32],
 ) -> Result<KeepEnd, StateError> {
+    keep_older(folder, model, owner, tokens, Duration::ZERO)
+}
+
+/// Keeps pages that count as older by `age`.
+pub(crate) fn keep_older(
+    folder: &StateFolder,
+    model: &StateModel,
+    owner: StateOwner,
+    tokens: &[u32],
+    age: Duration,
+) -> Result<KeepEnd, StateError> {
     let what = Keeping {
         model,
         owner,
         tokens,
+        age,
     };
     folder.keep(what, |page, into| {
         into.copy_from_slice(&content(model, tokens, page));

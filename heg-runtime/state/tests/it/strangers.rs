@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use heg_state::{KeptLimits, PAGE_TOKENS, Purge, StateFolder, StateOwner};
 
-use crate::pages::{keep, model, recall};
+use crate::pages::{keep, keep_older, model, recall};
 
 const LIMITS: KeptLimits = KeptLimits {
     budget_bytes: 30 * 4400,
@@ -71,6 +71,32 @@ fn whoever_writes_most_gives_up_most() {
     assert!(listing.bytes <= LIMITS.budget_bytes);
     // Of each prompt the leading pages stay longest.
     assert!(listing.prefixes().iter().all(|prefix| prefix.is_whole));
+}
+
+#[test]
+fn what_a_person_asked_for_outlives_the_background_of_the_same_owner() {
+    let above = tempfile::tempdir().unwrap();
+    let folder = StateFolder::open(&above.path().join("state"), LIMITS).unwrap();
+    let (model, ann) = (model(1), StateOwner::new("client", b"ann"));
+    let background = |tokens: &[u32]| {
+        keep_older(&folder, &model, ann, tokens, Duration::from_secs(600)).unwrap();
+    };
+    let asked: Vec<u32> = (0..256).collect();
+    keep(&folder, &model, ann, &asked).unwrap();
+    // It read the same, but does not make it older.
+    background(&asked);
+    let digest = |number: u32| (0..256).map(move |at| at + 1000 * (number + 1));
+    for number in 0..40 {
+        background(&digest(number).collect::<Vec<u32>>());
+    }
+    assert_eq!(recall(&folder, &model, ann, &asked).unwrap(), 256);
+    // What the person asks for later takes the room of what was read in the background.
+    let later: Vec<u32> = digest(50).chain(0..1024).collect();
+    keep(&folder, &model, ann, &later).unwrap();
+    assert_eq!(recall(&folder, &model, ann, &later).unwrap(), later.len());
+    assert_eq!(recall(&folder, &model, ann, &asked).unwrap(), 256);
+    let last: Vec<u32> = digest(39).collect();
+    assert_eq!(recall(&folder, &model, ann, &last).unwrap(), 256);
 }
 
 #[test]

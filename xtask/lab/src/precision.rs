@@ -30,7 +30,7 @@ enum Weights {
 
 /// HEG's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kv {
+pub(crate) enum Kv {
     /// 16-bit floats
     Bf16,
     /// 8-bit integers
@@ -62,11 +62,17 @@ impl PrecisionArgs {
             (Weights::W4a16, group) => Bits::Four(group.unwrap_or(GroupColumns::SMALLEST)),
             (Weights::W8a16, Some(_)) => Err(Fail::input("`--group` without `--weights w4a16`"))?,
         };
-        let kv = match self.kv {
-            Kv::Bf16 => KvForm::Bf16,
-            Kv::I8 => KvForm::I8,
-        };
+        let kv = self.kv.form();
         Ok(Precision { weights, kv })
+    }
+}
+
+impl Kv {
+    pub(crate) fn form(self) -> KvForm {
+        match self {
+            Self::Bf16 => KvForm::Bf16,
+            Self::I8 => KvForm::I8,
+        }
     }
 }
 

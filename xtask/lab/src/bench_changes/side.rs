@@ -52,9 +52,9 @@ impl Three {
     pub(super) fn on_heg(&self, program: &Path, room: Room) -> Result<Side> {
         let system = System::Heg {
             program: program.to_path_buf(),
-            chat: Bundle::of(&self.chat)?,
-            embed: Bundle::of(&self.embed)?,
-            rerank: Bundle::of(&self.rerank)?,
+            chat: Bundle::of(&self.chat, Precision::EIGHT_BITS)?,
+            embed: Bundle::of(&self.embed, Precision::EIGHT_BITS)?,
+            rerank: Bundle::of(&self.rerank, Precision::EIGHT_BITS)?,
         };
         Ok(Side { system, room })
     }

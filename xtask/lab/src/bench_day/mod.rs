@@ -12,7 +12,7 @@ mod report;
 mod server;
 
 use crate::output;
-use crate::precision::Precision;
+use crate::precision::{Kv, Precision};
 use crate::provenance::Provenance;
 use crate::quality;
 use crate::subject::{LLAMA_1B, SMOLLM2};
@@ -50,6 +50,9 @@ pub(crate) struct Args {
         default_value = "heg,genai,llama-server"
     )]
     systems: Vec<Named>,
+    /// HEG's keys and values; GenAI's are integers of 8 bits, llama.cpp's floats of 16
+    #[arg(long, value_enum, default_value_t = Kv::Bf16)]
+    kv: Kv,
     /// Number of agents
     #[arg(long, value_name = "N", default_value_t = count(3))]
     agents: NonZeroUsize,
@@ -93,9 +96,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let day = Day::draw(sizes);
     let models = Models::find(&args.chat, &args.digest)?;
-    let systems = args.systems.iter();
-    let systems = systems.map(|named| Ok((*named, named.prepare(&models, args.heg.as_deref())?)));
-    let systems = systems.collect::<Result<Vec<_>>>()?;
+    let precision = Precision {
+        kv: args.kv.form(),
+        ..Precision::EIGHT_BITS
+    };
+    let mut systems = Vec::new();
+    for named in &args.systems {
+        systems.push((
+            named,
+            named.prepare(&models, args.heg.as_deref(), precision)?,
+        ));
+    }
     let mut report = Report::new(sizes, [&args.chat, &args.digest], Provenance::now()?);
     for round in 1..=args.rounds.get() {
         for (named, system) in &systems {
@@ -106,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     print!("{}", report.table());
     note("accuracy of the same build and settings");
-    let accuracy = quality::beside_speed(Precision::EIGHT_BITS);
+    let accuracy = quality::beside_speed(precision);
     report.accuracy = accuracy.as_ref().and_then(quality::Report::judged_kl);
     if let Some(accuracy) = accuracy {
         print!(
@@ -129,9 +140,9 @@ impl Named {
         }
     }
 
-    fn prepare(self, models: &Models, heg: Option<&Path>) -> Result<System> {
+    fn prepare(self, models: &Models, heg: Option<&Path>, precision: Precision) -> Result<System> {
         Ok(match self {
-            Self::Heg => System::Server(Program::Heg(models.of_heg(heg)?)),
+            Self::Heg => System::Server(Program::Heg(models.of_heg(heg, precision)?)),
             Self::Genai => System::Library(models.of_genai()?),
             Self::LlamaServer => System::Server(Program::LlamaServer(models.of_llama()?)),
         })

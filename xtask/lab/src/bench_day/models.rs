@@ -31,11 +31,11 @@ pub(crate) struct Bundle {
 }
 
 impl Bundle {
-    /// Compiles a model with weights of 8 bits, once.
-    pub(crate) fn of(subject: &Subject) -> Result<Self> {
+    /// Compiles a model at a precision, once.
+    pub(crate) fn of(subject: &Subject, precision: Precision) -> Result<Self> {
         note(format!("compiling {} for HEG", subject.name));
         Ok(Self {
-            path: subject.bundle(Precision::EIGHT_BITS)?,
+            path: subject.bundle(precision)?,
             name: subject.name.clone(),
         })
     }
@@ -102,14 +102,14 @@ impl Models {
         Subject::of_folder(&folder, None)
     }
 
-    /// `heg` is the program to measure, if it is not the checkout's.
-    pub(crate) fn of_heg(&self, heg: Option<&Path>) -> Result<HegModels> {
+    /// `heg` is the program to measure, if it is not the checkout's. Encoders keep nothing, whatever the precision says of it.
+    pub(crate) fn of_heg(&self, heg: Option<&Path>, precision: Precision) -> Result<HegModels> {
         Ok(HegModels {
             heg: heg_program(heg)?,
-            chat: Bundle::of(&self.chat)?,
-            digest: Bundle::of(&self.digest)?,
-            embed: Bundle::of(&self.embed)?,
-            rerank: Bundle::of(&self.rerank)?,
+            chat: Bundle::of(&self.chat, precision)?,
+            digest: Bundle::of(&self.digest, precision)?,
+            embed: Bundle::of(&self.embed, Precision::EIGHT_BITS)?,
+            rerank: Bundle::of(&self.rerank, Precision::EIGHT_BITS)?,
         })
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Each engine's scheduler decides what its lane runs next. Between engines, a lane goes to a person's job first, and among
 //! equals to the one that has waited longest. A background job makes way between two kernels. A lane that has run a person's
-//! job stays free for a moment, because that person's next kernel follows at once; and a background job that has waited too
-//! long comes next all the same.
+//! job stays free for a moment, because that person's next kernel follows at once. While persons have the lane, background
+//! jobs earn a small share of its time, and have it in slices between a person's jobs.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,10 +64,10 @@ impl Turn {
     /// Lets a person's job of another engine run, if this is a background job and one waits, and waits for the lane again.
     /// Returns whether it has.
     pub(super) fn make_way(&mut self) -> bool {
-        let Some(held) = &mut self.held else {
+        let Some(held) = &self.held else {
             return false;
         };
-        let time = held.machine[held.lane as usize].make_way(&mut held.waiter);
+        let time = held.machine[held.lane as usize].make_way(held.waiter);
         self.waited += time.unwrap_or_default();
         time.is_some()
     }
@@ -96,18 +96,18 @@ struct LaneTurns {
 impl LaneTurns {
     fn take(&self, class: Class) -> Waiter {
         let mut queue = self.lock();
-        let waiter = queue.enter(class, Instant::now());
+        let waiter = queue.enter(class);
         self.wait(queue, waiter);
         waiter
     }
 
-    fn make_way(&self, waiter: &mut Waiter) -> Option<Duration> {
+    fn make_way(&self, waiter: Waiter) -> Option<Duration> {
         let mut queue = self.lock();
         let start = Instant::now();
         if !queue.make_way(waiter, start) {
             return None;
         }
-        self.wait(queue, *waiter);
+        self.wait(queue, waiter);
         Some(start.elapsed())
     }
 
@@ -153,6 +153,10 @@ struct Queue {
     waiting: Vec<Waiter>,
     /// End of the moment in which only a person's job may begin.
     kept_until: Option<Instant>,
+    /// The time from which background jobs have earned their share, if persons have had the lane since.
+    earning_since: Option<Instant>,
+    /// End of the slice in which the background job that runs makes way for nobody.
+    slice_until: Option<Instant>,
     next: u64,
 }
 
@@ -162,15 +166,13 @@ struct Waiter {
     /// Place in the order of arrival.
     number: u64,
     class: Class,
-    since: Instant,
 }
 
 impl Queue {
-    fn enter(&mut self, class: Class, now: Instant) -> Waiter {
+    fn enter(&mut self, class: Class) -> Waiter {
         let waiter = Waiter {
             number: self.next,
             class,
-            since: now,
         };
         self.next += 1;
         self.waiting.push(waiter);
@@ -178,20 +180,38 @@ impl Queue {
     }
 
     /// Has a background job that runs wait again, if a person's waits. Returns whether it has to.
-    fn make_way(&mut self, running: &mut Waiter, now: Instant) -> bool {
+    fn make_way(&mut self, running: Waiter, now: Instant) -> bool {
         let is_persons = |waiter: &Waiter| waiter.class == Class::Reactive;
-        if is_persons(running) || !self.waiting.iter().any(is_persons) {
+        let is_in_slice = self.slice_until.is_some_and(|until| now < until);
+        if is_persons(&running) || is_in_slice || !self.waiting.iter().any(is_persons) {
             return false;
         }
-        running.since = now;
+        self.end_slice(now);
         self.running = None;
-        self.waiting.push(*running);
+        self.waiting.push(running);
         true
+    }
+
+    /// Begins to earn anew behind a slice, which may have been longer than what was earned: its last kernel counts.
+    fn end_slice(&mut self, now: Instant) {
+        if let Some(until) = self.slice_until.take() {
+            self.earning_since = Some(now + now.saturating_duration_since(until) * SHARE);
+        }
+    }
+
+    /// The time that background jobs have earned while persons had the lane.
+    fn earned(&self, now: Instant) -> Duration {
+        let since = self.earning_since.unwrap_or(now);
+        (now.saturating_duration_since(since) / SHARE).min(SLICE)
     }
 
     fn give_back(&mut self, class: Class, now: Instant) {
         self.running = None;
-        self.kept_until = (class == Class::Reactive).then(|| now + KEPT);
+        self.kept_until = match class {
+            Class::Reactive => Some(now + KEPT),
+            Class::Proactive => None,
+        };
+        self.end_slice(now);
         self.grant(now);
     }
 
@@ -201,21 +221,27 @@ impl Queue {
             return false;
         }
         let is_kept = self.kept_for(now).is_some();
-        let is_overdue = |waiter: &Waiter| now.duration_since(waiter.since) >= PATIENCE;
-        let may_begin =
-            |waiter: &&Waiter| !is_kept || waiter.class == Class::Reactive || is_overdue(waiter);
+        let earned = self.earned(now);
+        let has_slice = earned >= SLICE_MIN;
+        let may_begin = |waiter: &&Waiter| !is_kept || has_slice || waiter.class == Class::Reactive;
         let urgency = |waiter: &Waiter| match waiter.class {
-            Class::Proactive if is_overdue(waiter) => 0,
+            Class::Proactive if has_slice => 0,
             Class::Reactive => 1,
             Class::Proactive => 2,
         };
         let waiting = self.waiting.iter().filter(may_begin);
         let next = waiting.min_by_key(|waiter| (urgency(waiter), waiter.number));
-        let Some(number) = next.map(|waiter| waiter.number) else {
+        let Some(next) = next.copied() else {
             return false;
         };
-        self.waiting.retain(|waiter| waiter.number != number);
-        self.running = Some(number);
+        self.waiting.retain(|waiter| waiter.number != next.number);
+        self.running = Some(next.number);
+        match next.class {
+            Class::Reactive => drop(self.earning_since.get_or_insert(now)),
+            Class::Proactive if has_slice => self.slice_until = Some(now + earned),
+            // Nobody waits for a person: nothing is earned by having the lane.
+            Class::Proactive => self.earning_since = None,
+        }
         true
     }
 
@@ -229,8 +255,15 @@ impl Queue {
 /// Time that a lane stays free behind a person's job. Chosen: the conductor needs some 0.1 ms to the next kernel or token.
 const KEPT: Duration = Duration::from_millis(1);
 
-/// Time after which a background job comes next. Chosen: one kernel in half a second costs a person a few percent.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Time of persons' jobs by which background jobs earn one unit of the lane's. Chosen: it costs a stream of tokens 8%.
+const SHARE: u32 = 12;
+
+/// Most time of the lane that is earned and not used. Chosen: several kernels of a small model, and less than half of the gap
+/// between two tokens that a person would see.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// Least time of a slice. Chosen: a kernel of a small model; the lane's caches are lost to a person each time.
+const SLICE_MIN: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
@@ -241,13 +274,16 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// The longest job of [`no_job_waits_for_ever`].
+    const LONGEST: Duration = Duration::from_millis(30);
+
     #[test]
     fn a_persons_job_comes_first_and_equals_take_turns() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        let first = queue.enter(Class::Proactive, now);
+        let first = queue.enter(Class::Proactive);
         assert!(queue.grant(now));
-        let background = queue.enter(Class::Proactive, now);
-        let persons = [(); 2].map(|()| queue.enter(Class::Reactive, now));
+        let background = queue.enter(Class::Proactive);
+        let persons = [(); 2].map(|()| queue.enter(Class::Reactive));
         assert!(!queue.grant(now));
         assert_eq!(queue.running, Some(first.number));
         for person in persons {
@@ -261,12 +297,12 @@ mod tests {
     #[test]
     fn a_lane_is_kept_for_a_persons_next_kernel() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        queue.enter(Class::Reactive, now);
+        queue.enter(Class::Reactive);
         queue.grant(now);
-        let background = queue.enter(Class::Proactive, now);
+        let background = queue.enter(Class::Proactive);
         queue.give_back(Class::Reactive, now);
         assert_eq!((queue.running, queue.kept_for(now)), (None, Some(KEPT)));
-        let next = queue.enter(Class::Reactive, now + KEPT / 2);
+        let next = queue.enter(Class::Reactive);
         assert!(queue.grant(now + KEPT / 2));
         assert_eq!(queue.running, Some(next.number));
         queue.give_back(Class::Reactive, now + KEPT);
@@ -276,41 +312,74 @@ mod tests {
     }
 
     #[test]
+    fn background_jobs_earn_a_share_of_a_persons_time() {
+        let (mut queue, begin) = (Queue::default(), Instant::now());
+        let at = |ms: u32| begin + MS * ms;
+        queue.enter(Class::Reactive);
+        queue.grant(at(0));
+        let background = queue.enter(Class::Proactive);
+        queue.give_back(Class::Reactive, at(24));
+        assert_eq!(
+            queue.running,
+            Some(background.number),
+            "2 of 24 ms are earned"
+        );
+        let person = queue.enter(Class::Reactive);
+        assert!(!queue.make_way(background, at(25)));
+        assert!(queue.make_way(background, at(27)), "the slice is over");
+        assert!(queue.grant(at(27)));
+        assert_eq!(queue.running, Some(person.number));
+        // A millisecond more than the slice was taken, and has to be earned first.
+        for now in [39, 62] {
+            queue.give_back(Class::Reactive, at(now));
+            let next = queue.enter(Class::Reactive);
+            queue.grant(at(now));
+            assert_eq!(queue.running, Some(next.number), "at {now} ms");
+        }
+        queue.give_back(Class::Reactive, at(63));
+        assert_eq!(queue.running, Some(background.number));
+    }
+
+    #[test]
     fn a_background_job_makes_way_for_a_person_alone() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        let mut running = queue.enter(Class::Proactive, now);
+        let running = queue.enter(Class::Proactive);
         queue.grant(now);
-        queue.enter(Class::Proactive, now);
-        assert!(!queue.make_way(&mut running, now));
-        let mut person = queue.enter(Class::Reactive, now);
-        assert!(queue.make_way(&mut running, now + MS));
+        queue.enter(Class::Proactive);
+        assert!(!queue.make_way(running, now));
+        let person = queue.enter(Class::Reactive);
+        assert!(queue.make_way(running, now + MS));
         assert!(queue.grant(now + MS));
         assert_eq!(queue.running, Some(person.number));
-        queue.enter(Class::Reactive, now + MS);
-        assert!(!queue.make_way(&mut person, now + MS));
+        queue.enter(Class::Reactive);
+        assert!(!queue.make_way(person, now + MS));
     }
 
     proptest! {
-        /// Whatever arrives, a lane has one job at a time, is not idle while a job may begin, and leaves no background job
-        /// waiting for longer than its patience and the jobs before it.
+        /// Whatever arrives, a lane has one job at a time, is not idle while a job may begin, and a background job gets it once
+        /// it and those before it have earned their time.
         #[test]
         fn no_job_waits_for_ever(
             jobs in prop::collection::vec((0..40u64, 1..30u32, prop::bool::ANY), 1..80)
         ) {
             let (mut queue, mut now) = (Queue::default(), Instant::now());
+            let mut at = now;
+            let arrivals = jobs.into_iter().map(|(after, length, is_reactive)| {
+                at += MS * after as u32;
+                let class = if is_reactive { Class::Reactive } else { Class::Proactive };
+                (at, MS * length, class)
+            });
+            let mut coming = arrivals.peekable();
             let mut lengths = std::collections::BTreeMap::new();
-            let mut coming = jobs.into_iter();
+            let mut earning = Duration::ZERO;
             let mut running: Option<(Waiter, Instant)> = None;
-            let mut known: Vec<Waiter> = Vec::new();
+            let mut known: Vec<(Waiter, Instant)> = Vec::new();
             loop {
-                if let Some((after, length, is_reactive)) = coming.next() {
-                    now += MS * after as u32;
-                    let class = if is_reactive { Class::Reactive } else { Class::Proactive };
-                    let waiter = queue.enter(class, now);
-                    lengths.insert(waiter.number, MS * length);
-                    known.push(waiter);
-                } else {
-                    now += MS;
+                now += MS;
+                while let Some((_, length, class)) = coming.next_if(|(at, ..)| *at <= now) {
+                    let waiter = queue.enter(class);
+                    lengths.insert(waiter.number, length);
+                    known.push((waiter, now));
                 }
                 if let Some((waiter, until)) = running
                     && until <= now
@@ -322,15 +391,14 @@ mod tests {
                 match (queue.running, running) {
                     (Some(number), Some((waiter, _))) => prop_assert_eq!(number, waiter.number),
                     (Some(number), None) => {
-                        let waiter = known.iter().find(|it| it.number == number).copied().unwrap();
-                        let waited = now - waiter.since;
-                        let overdue = waited.saturating_sub(PATIENCE);
-                        let before: Duration = lengths
-                            .iter()
-                            .filter(|(other, _)| **other <= number)
-                            .map(|(_, length)| *length + MS * 41)
-                            .sum();
-                        prop_assert!(waiter.class == Class::Reactive || overdue <= before);
+                        let known = known.iter().find(|(it, _)| it.number == number);
+                        let (waiter, since) = *known.unwrap();
+                        if waiter.class == Class::Proactive {
+                            // Behind the person's job that runs.
+                            let own = lengths[&number] * (SHARE + 1) + SLICE_MIN * SHARE;
+                            earning += own + LONGEST + KEPT + MS;
+                            prop_assert!(now - since <= earning);
+                        }
                         running = Some((waiter, now + lengths[&number]));
                     }
                     (None, None) => {
@@ -339,7 +407,7 @@ mod tests {
                     }
                     (None, Some(_)) => prop_assert!(false, "a job runs that has no lane"),
                 }
-                if queue.waiting.is_empty() && running.is_none() && coming.len() == 0 {
+                if queue.waiting.is_empty() && running.is_none() && coming.peek().is_none() {
                     break;
                 }
             }

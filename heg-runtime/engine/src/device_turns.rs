@@ -239,7 +239,7 @@ impl Queue {
         match next.class {
             Class::Reactive => drop(self.earning_since.get_or_insert(now)),
             Class::Proactive if has_slice => self.slice_until = Some(now + earned),
-            // Nobody waits for a person: nothing is earned by having the lane.
+            // The lane is idle but for background jobs: they need no share of it.
             Class::Proactive => self.earning_since = None,
         }
         true

@@ -125,7 +125,7 @@ impl Taken {
 
 /// Asks for an answer, a vector and scores. Returns the time to the answer's first token, in ms.
 fn round(client: Client<'_>, number: usize) -> Result<f64> {
-    let first_ms = answer(client, number, ANSWER)?;
+    let first_ms = answer(client, number)?;
     let texts = words::texts(TEXT, 1 + DOCUMENTS);
     let (query, documents) = texts.split_first().context("no texts to ask for")?;
     client.embed(std::slice::from_ref(query), Class::Reactive)?;
@@ -134,14 +134,14 @@ fn round(client: Client<'_>, number: usize) -> Result<f64> {
 }
 
 /// Asks for an answer behind a prompt of its own, of which nothing is known. Returns the time to its first token, in ms.
-fn answer(client: Client<'_>, number: usize, tokens: usize) -> Result<f64> {
+fn answer(client: Client<'_>, number: usize) -> Result<f64> {
     let ids: Vec<u32> = (0..PROMPT)
         .map(|at| 1000 + (number * 31 + at * 7) as u32 % 3000)
         .collect();
     let answer = client.complete(Prompt {
         model: CHAT,
         ids: &ids,
-        tokens,
+        tokens: ANSWER,
         class: Class::Reactive,
     })?;
     Ok(answer.first.as_secs_f64() * 1e3)
@@ -189,7 +189,7 @@ fn cold(side: &Side, samples: usize) -> Result<Line> {
         disk::read(weights)?;
         read_ms.push(begin.elapsed().as_secs_f64() * 1e3);
         disk::forget(weights)?;
-        first_ms.push(answer(client, number, 1)?);
+        first_ms.push(answer(client, number)?);
     }
     let name = format!(
         "reading {:.0} MB",

@@ -49,8 +49,9 @@ impl LanePlan {
             kernels_hang: loader.may_hang() || machine.hangs_on_cpu(),
         };
         let policy = policy_for(policy, &facts, loader)?;
-        // The head gives logits of every row that is verified.
+        // The head gives logits of every row that is verified, and of texts that are pooled many rows.
         let verified = match options.speculation {
+            _ if manifest.vectors.is_some() => POOLED_ROWS,
             Speculation::Off => 0,
             Speculation::Chain | Speculation::Tree => policy.decode.draft_rows_max,
         };
@@ -82,6 +83,9 @@ impl LanePlan {
         executors.collect()
     }
 }
+
+/// Rows of a text that the head norms at a time. Chosen: a launch costs little beside them, and their outputs are small.
+const POOLED_ROWS: u32 = 128;
 
 /// Returns the calls that each lane's executor runs: a single lane runs every call.
 fn duties(machine: MachineLanes, lanes: Lanes) -> Vec<(Lane, Duty)> {

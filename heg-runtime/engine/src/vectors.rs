@@ -1,11 +1,42 @@
 //! Vectors and scores of texts: pools the rows of a text's tokens, in f32 and in the order of the text.
 
 use heg_artifacts::manifest::TextVectors;
+use heg_sched::Span;
 use heg_spec::{Pooling, ScoreForm, Sight, VectorLength};
 
 /// Whether a text runs in one piece: its tokens see all of it, or rows of several tokens are pooled.
 pub(super) fn is_whole(vectors: TextVectors) -> bool {
     vectors.sight == Sight::Whole || vectors.pooling != Pooling::Last
+}
+
+/// The rows of a text that its vector is pooled from.
+pub(super) struct PooledText {
+    pub(super) vectors: TextVectors,
+    /// One for each row.
+    pub(super) spans: Vec<Span>,
+}
+
+impl PooledText {
+    /// The rows of a text of `tokens` tokens; `span_of` finds that of a token.
+    pub(super) fn new(
+        vectors: TextVectors,
+        tokens: usize,
+        span_of: impl Fn(usize) -> Span,
+    ) -> Self {
+        Self {
+            vectors,
+            spans: wanted(vectors.pooling, tokens).map(span_of).collect(),
+        }
+    }
+}
+
+/// The tokens of a text of `tokens` tokens that are pooled.
+fn wanted(pooling: Pooling, tokens: usize) -> std::ops::Range<usize> {
+    match pooling {
+        Pooling::Mean => 0..tokens,
+        Pooling::First => 0..tokens.min(1),
+        Pooling::Last => tokens.saturating_sub(1)..tokens,
+    }
 }
 
 /// A vector that rows are added to.
@@ -22,15 +53,6 @@ impl Pool {
             vectors,
             sum: Vec::new(),
             rows: 0,
-        }
-    }
-
-    /// The rows of a text of `tokens` tokens that are pooled.
-    pub(super) fn wanted(&self, tokens: usize) -> std::ops::Range<usize> {
-        match self.vectors.pooling {
-            Pooling::Mean => 0..tokens,
-            Pooling::First => 0..tokens.min(1),
-            Pooling::Last => tokens.saturating_sub(1)..tokens,
         }
     }
 
@@ -84,7 +106,7 @@ mod tests {
             scores: None,
         });
         let rows = [[3.0, 8.0], [5.0, 0.0], [1.0, 4.0]];
-        for row in &rows[pool.wanted(rows.len())] {
+        for row in &rows[wanted(pooling, rows.len())] {
             pool.add(row);
         }
         pool.vector()

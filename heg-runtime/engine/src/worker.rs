@@ -22,9 +22,8 @@ use super::report::{Done, Failure, LaneLoss, Report};
 use super::scores::Score;
 use super::served::{Member, NextToken, Prompt, Served};
 use super::stopwatch::Stopwatch;
-use super::vectors::Pool;
+use super::vectors::{Pool, PooledText};
 use crate::error::EngineError;
-use heg_artifacts::manifest::TextVectors;
 use heg_exec::mem::{ActivationRows, KvCache};
 use heg_exec::{Batch, ExecError};
 use heg_sched::{Class, Lane, Launch, LayerKernel, RequestId, Segment, Span, Ticket, WorkStage};
@@ -292,20 +291,24 @@ impl Worker {
         Ok(outputs.chunks_exact(width))
     }
 
-    /// Pools the vector of a text of `tokens` tokens, whose rows have passed the last layer; `span_of` finds them.
-    fn vector(
+    /// Pools the vectors of texts whose rows have passed the last layer.
+    fn vectors(
         &mut self,
-        vectors: TextVectors,
         rows: &ActivationRows,
-        tokens: usize,
-        span_of: impl Fn(usize) -> Span,
-    ) -> Result<Vec<f32>, EngineError> {
-        let mut pool = Pool::new(vectors);
-        let spans: Vec<Span> = pool.wanted(tokens).map(span_of).collect();
-        for spans in spans.chunks(self.executor.head_rows().max(1)) {
-            self.run_head(rows, spans)?.for_each(|row| pool.add(row));
+        texts: &[PooledText],
+    ) -> Result<Vec<Vec<f32>>, EngineError> {
+        let mut pools: Vec<Pool> = texts.iter().map(|text| Pool::new(text.vectors)).collect();
+        let all: Vec<(usize, Span)> = (0..)
+            .zip(texts)
+            .flat_map(|(of, text)| text.spans.iter().map(move |span| (of, *span)))
+            .collect();
+        for some in all.chunks(self.executor.head_rows().max(1)) {
+            let spans: Vec<Span> = some.iter().map(|(_, span)| *span).collect();
+            for ((of, _), row) in some.iter().zip(self.run_head(rows, &spans)?) {
+                pools[*of].add(row);
+            }
         }
-        Ok(pool.vector())
+        Ok(pools.into_iter().map(Pool::vector).collect())
     }
 
     fn head(&mut self, prompt: &Prompt, last: u32, unscored: &[u32]) -> Result<Done, Failure> {
@@ -317,11 +320,11 @@ impl Worker {
             span_in(prompt, segment)
         };
         if let Some(vectors) = prompt.member.served.vectors {
-            let rows = &prompt.rows.rows;
-            let tokens = last as usize + 1;
-            let vector = self.vector(vectors, rows, tokens, |at| row(at as u32))?;
+            let text = PooledText::new(vectors, last as usize + 1, |at| row(at as u32));
+            let found = self.vectors(&prompt.rows.rows, &[text])?;
+            let id = prompt.member.served.id;
             return Ok(Done {
-                vectors: vec![(prompt.member.served.id, vector)],
+                vectors: found.into_iter().map(|vector| (id, vector)).collect(),
                 ..Done::default()
             });
         }

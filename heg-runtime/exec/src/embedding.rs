@@ -46,6 +46,7 @@ pub(super) struct EmbeddingTable {
     /// Rows of positions, if there are any.
     positions: Option<(SectionId, usize)>,
     row: Vec<f32>,
+    /// A row of f16.
     bytes: Vec<u8>,
 }
 
@@ -95,20 +96,16 @@ impl EmbeddingTable {
             let position = run.position + index;
             let is_second = run.second_at.is_some_and(|second| position >= second);
             self.add_learned(position, usize::from(is_second))?;
-            self.bytes.clear();
             match hidden.element() {
                 heg_openvino::TensorType::F16 => {
-                    self.bytes.extend(
-                        self.row
-                            .iter()
-                            .flat_map(|x| f16::from_f32(*x).to_le_bytes()),
-                    );
+                    let halves = self.row.iter();
+                    let halves = halves.flat_map(|x| f16::from_f32(*x).to_le_bytes());
+                    self.bytes.clear();
+                    self.bytes.extend(halves);
+                    hidden.write_row(first + index, &self.bytes)?;
                 }
-                _ => self
-                    .bytes
-                    .extend(self.row.iter().flat_map(|x| x.to_le_bytes())),
+                _ => hidden.write_row_f32(first + index, &self.row)?,
             }
-            hidden.write_row(first + index, &self.bytes)?;
         }
         Ok(())
     }
@@ -136,9 +133,9 @@ impl EmbeddingTable {
         // The manifest's check admits tables of f32 rows alone.
         let table = self.bundle.section(table).map_err(ExecError::Section)?;
         let row_bytes = self.width * size_of::<f32>();
-        let added = table[row * row_bytes..].chunks_exact(size_of::<f32>());
+        let (added, _) = table[row * row_bytes..].as_chunks();
         for (sum, added) in self.row.iter_mut().zip(added) {
-            *sum += four(added);
+            *sum += f32::from_le_bytes(*added);
         }
         Ok(())
     }
@@ -180,8 +177,9 @@ impl EmbeddingTable {
             }
             // The manifest's check admits no other type for a table.
             ElementType::F32 | ElementType::I64 | ElementType::I4 | ElementType::U4 => {
+                let (floats, _) = row.as_chunks();
                 self.row
-                    .extend(row.chunks_exact(4).map(|b| four(b) * factor));
+                    .extend(floats.iter().map(|x| f32::from_le_bytes(*x) * factor));
             }
         }
         Ok(())

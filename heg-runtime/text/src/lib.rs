@@ -34,7 +34,6 @@
 )]
 
 mod answer;
-mod bpe_file;
 mod byte_level;
 mod date;
 mod error;
@@ -49,6 +48,7 @@ mod stop;
 mod stream;
 mod template;
 mod tokenizer;
+mod tokenizer_file;
 mod tools;
 
 pub use answer::AnswerText;

@@ -1,18 +1,18 @@
 //! Converts text to token ids and back, with Hugging Face `tokenizers`.
 //!
-//! Reads the bytes of a `tokenizer.json`, which the caller takes from a section of a bundle or from a file. BPE files
-//! take the fast path of `bpe_file`, others the library's. Truncation and padding that a file may carry are switched
+//! Reads the bytes of a `tokenizer.json`, which the caller takes from a section of a bundle or from a file. BPE and
+//! WordPiece files take the fast path of `tokenizer_file`, others the library's. Truncation and padding that a file may carry are switched
 //! off: this runtime never drops prompt tokens silently. `stream` handles tokens that arrive one by one. The library
 //! panics on some malformed files; such a panic is caught here and becomes an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use aho_corasick::AhoCorasick;
-use tokenizers::DecoderWrapper;
+use tokenizers::{DecoderWrapper, Model};
 
-use super::bpe_file::DeclaredId;
 use super::byte_level::push_token_bytes;
-use super::{Result, TextError, bpe_file};
+use super::tokenizer_file::{self, LongestToken, TokenizerFile};
+use super::{Result, TextError};
 
 /// A loaded tokenizer. It can be shared between threads.
 pub struct Tokenizer {
@@ -50,8 +50,12 @@ impl Tokenizer {
     /// `Tokenizer` if the file cannot be read; `TokenId` if an added token does not get the id that the file
     /// declares (the library counts upwards instead when a file leaves a gap, which would shift the ids).
     pub fn from_json(bytes: &[u8]) -> Result<Self> {
-        let (inner, declared) =
-            guarded(|| bpe_file::read(bytes)).or_else(|_| read_with_library(bytes))?;
+        let file = guarded(|| tokenizer_file::read(bytes)).or_else(|_| read_with_library(bytes))?;
+        let TokenizerFile {
+            tokenizer: inner,
+            declared,
+            longest,
+        } = file;
         for (token, declared) in declared {
             let found = inner.token_to_id(&token);
             if found != Some(declared) {
@@ -63,14 +67,14 @@ impl Tokenizer {
             }
         }
         let form = form_of(inner.get_decoder());
-        // This copies all texts, and so does the library's count: once is enough.
-        let vocab = inner.get_vocab(true);
-        let token_bytes_max = token_bytes_max(&inner, vocab.keys(), form);
+        let added = inner.get_added_vocabulary().get_vocab();
+        let longest = longest.or(LongestToken::of(added.keys()));
+        let token_bytes_max = token_bytes_max(&inner, longest, form);
         let special_texts = special_texts(&inner)?;
         Ok(Self {
+            token_count: token_count(&inner),
             inner,
             form,
-            token_count: vocab.len(),
             token_bytes_max,
             special_texts,
         })
@@ -228,15 +232,28 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-fn read_with_library(bytes: &[u8]) -> Result<(tokenizers::Tokenizer, Vec<DeclaredId>)> {
+fn read_with_library(bytes: &[u8]) -> Result<TokenizerFile> {
     // The library asserts in places that the JSON is well-formed; reading the ids checks that first.
-    let declared = bpe_file::declared_ids(bytes).map_err(|error| failure(&error))?;
+    let declared = tokenizer_file::declared_ids(bytes).map_err(|error| failure(&error))?;
     guarded(|| {
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)?;
         tokenizer.with_truncation(None)?;
         tokenizer.with_padding(None);
-        Ok((tokenizer, declared))
+        let longest = LongestToken::of(tokenizer.get_vocab(false).keys());
+        Ok(TokenizerFile {
+            tokenizer,
+            declared,
+            longest,
+        })
     })
+}
+
+/// Number of tokens with those that were added. The library's own count copies all texts first.
+fn token_count(inner: &tokenizers::Tokenizer) -> usize {
+    let model = inner.get_model();
+    let added = inner.get_added_vocabulary().get_vocab().keys();
+    let others = added.filter(|token| model.token_to_id(token).is_none());
+    model.get_vocab_size() + others.count()
 }
 
 fn special_texts(inner: &tokenizers::Tokenizer) -> Result<AhoCorasick> {
@@ -263,22 +280,15 @@ fn form_of(decoder: Option<&DecoderWrapper>) -> Form {
 ///
 /// The vocabulary's notation may be longer than the token (`Ġ` and `▁` for a space), and is shorter only through a
 /// normaliser: no Unicode form has fewer than a third of the bytes of another.
-fn token_bytes_max<'a>(
-    inner: &tokenizers::Tokenizer,
-    tokens: impl Iterator<Item = &'a String>,
-    form: Form,
-) -> usize {
-    if form == Form::Other {
-        return WORD_BYTES_MAX;
-    }
-    let longest = tokens.map(|token| match form {
-        Form::ByteLevel => token.chars().count(),
-        Form::SentencePiece | Form::Other => token.len(),
-    });
-    let longest = longest.max().unwrap_or(1).max(1);
+fn token_bytes_max(inner: &tokenizers::Tokenizer, longest: LongestToken, form: Form) -> usize {
+    let longest = match form {
+        Form::ByteLevel => longest.chars,
+        Form::SentencePiece => longest.bytes,
+        Form::Other => return WORD_BYTES_MAX,
+    };
     match inner.get_normalizer() {
-        Some(_) => longest * NORMALISED_BYTES_MAX,
-        None => longest,
+        Some(_) => longest.max(1) * NORMALISED_BYTES_MAX,
+        None => longest.max(1),
     }
 }
 

@@ -22,12 +22,39 @@ pub(in super::super) fn tiny_agent() -> Arc<Tokenizer> {
 
 #[test]
 fn the_fast_reader_agrees_with_the_library() {
-    let bytes = std::fs::read(fixture!("tokenizer.json")).unwrap();
-    let (slow, slow_ids) = read_with_library(&bytes).unwrap();
-    let (fast, fast_ids) = bpe_file::read(&bytes).unwrap();
-    assert_eq!(fast_ids, slow_ids);
-    let json = |tokenizer: &tokenizers::Tokenizer| tokenizer.to_string(true).unwrap();
-    assert_eq!(json(&fast), json(&slow));
+    let agree = |bytes: &[u8]| {
+        let slow = read_with_library(bytes).unwrap();
+        let fast = tokenizer_file::read(bytes).unwrap();
+        assert_eq!(fast.declared, slow.declared);
+        assert_eq!(fast.longest, slow.longest);
+        let json = |file: &TokenizerFile| file.tokenizer.to_string(true).unwrap();
+        assert_eq!(json(&fast), json(&slow));
+        let (count, all) = (token_count(&fast.tokenizer), fast.tokenizer.get_vocab(true));
+        assert_eq!(count, all.len());
+    };
+    agree(&std::fs::read(fixture!("tokenizer.json")).unwrap());
+    agree(WORD_PIECES.as_bytes());
+}
+
+/// A file with words and their ends, and a token that is not among them.
+const WORD_PIECES: &str = r###"{"version": "1.0", "truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
+    "added_tokens": [
+        {"id": 0, "content": "[UNK]", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
+        {"id": 4, "content": "<more>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": true, "special": false}],
+    "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true},
+    "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": null,
+    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+    "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9,
+        "vocab": {"[UNK]": 0, "rain": 1, "##s": 2, "snow": 3}}}"###;
+
+#[test]
+fn word_pieces_are_read_without_the_library() {
+    let file = tokenizer_file::read(WORD_PIECES.as_bytes()).unwrap();
+    let encoding = file.tokenizer.encode("Rains <more> snowed", false).unwrap();
+    assert_eq!(encoding.get_ids(), [1, 2, 4, 0]);
+    let without = WORD_PIECES.replace(r###""continuing_subword_prefix": "##", "###, "");
+    assert!(tokenizer_file::read(without.as_bytes()).is_err());
+    assert!(Tokenizer::from_json(without.as_bytes()).is_err());
 }
 
 #[test]
@@ -155,7 +182,7 @@ fn truncation_in_the_file_is_switched_off() {
             .len()
             > 3
     );
-    let (slow, _) = read_with_library(text.as_bytes()).unwrap();
+    let slow = read_with_library(text.as_bytes()).unwrap().tokenizer;
     assert!(slow.encode("one two three four", true).unwrap().len() > 3);
 }
 

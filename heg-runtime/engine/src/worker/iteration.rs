@@ -7,6 +7,8 @@ use crate::drafts::{DraftRows, DraftTokens};
 use crate::error::EngineError;
 use crate::report::{Done, Failure};
 use crate::served::{Continued, Member, NextToken, Served};
+use crate::vectors::PooledText;
+use heg_artifacts::manifest::TextVectors;
 use heg_exec::mem::{ActivationRows, KvCache};
 use heg_exec::{Batch, TokenRun};
 use heg_sched::{Launch, Logits, RequestId, Segment, Span, Ticket, WorkStage, launches};
@@ -113,26 +115,19 @@ impl Worker {
             layers,
             ..Done::default()
         };
+        let (mut ids, mut texts) = (Vec::new(), Vec::new());
         for part in &parts {
             let served = &part.member.served;
             if let Some(vectors) = served.vectors.filter(|_| part.is_last) {
-                let Span {
-                    row,
-                    tokens,
-                    position,
-                } = part.span;
-                let span_of = |at: usize| Span {
-                    row: row + at - position,
-                    tokens: 1,
-                    position: at,
-                };
-                let vector = self.vector(vectors, &rows, position + tokens, span_of)?;
-                done.vectors.push((served.id, vector));
+                ids.push(served.id);
+                texts.push(pooled_text(vectors, part.span));
                 continue;
             }
             let scores = self.score_span(served, &rows, part.span)?;
             done.add_scores(served.id, scores);
         }
+        let vectors = self.vectors(&rows, &texts)?;
+        done.vectors.extend(ids.into_iter().zip(vectors));
         let chosen = self.choose_along(&rows, &wanted(&parts, &caches))?;
         (done.tokens, done.likeliest) = (chosen.tokens, chosen.likeliest);
         Ok(done)
@@ -267,6 +262,20 @@ impl Worker {
                 .executor
                 .takes_trees(1 + drafted, context as usize + drafted)
     }
+}
+
+/// The rows of a text that are pooled, whose last part has this span.
+fn pooled_text(vectors: TextVectors, last: Span) -> PooledText {
+    let Span {
+        row,
+        tokens,
+        position,
+    } = last;
+    PooledText::new(vectors, position + tokens, |at| Span {
+        row: row + at - position,
+        tokens: 1,
+        position: at,
+    })
 }
 
 /// The tokens that were chosen along drafts.

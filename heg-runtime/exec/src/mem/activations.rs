@@ -82,6 +82,13 @@ impl RowBuffer {
             .map_err(openvino("write of an activation row"))
     }
 
+    /// Writes one row of f32.
+    pub(crate) fn write_row_f32(&self, row: usize, from: &[f32]) -> Result<(), ExecError> {
+        self.buffer
+            .write_f32(row * self.row_bytes(), from)
+            .map_err(openvino("write of an activation row"))
+    }
+
     /// Reads rows from `first` on: as many as `into` has room for.
     pub(crate) fn read_rows(&self, first: usize, into: &mut [u8]) -> Result<(), ExecError> {
         let start = first * self.row_bytes();

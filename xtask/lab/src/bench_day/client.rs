@@ -2,10 +2,11 @@
 
 use super::dialect::{Asked, Dialect, Prompt};
 use crate::bench_attacks::wire::{self, Dechunker, Ending, Reply, Wire};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use heg_sched::Class;
 use heg_workload::ReplyReader;
-use serde::Deserialize;
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -74,10 +75,10 @@ impl Client<'_> {
     pub(crate) fn vectors(&self, texts: &[String], class: Class) -> Result<Vec<Vec<f32>>> {
         let answer = self.whole(self.dialect.embed(texts, class))?;
         let vectors = answer["data"].as_array().map_or(&[][..], Vec::as_slice);
-        let vectors = vectors
+        vectors
             .iter()
-            .map(|one| Vec::deserialize(&one["embedding"]));
-        Ok(vectors.collect::<Result<_, _>>()?)
+            .map(|one| floats(&one["embedding"]))
+            .collect()
     }
 
     /// Asks for scores of documents under a query.
@@ -108,6 +109,17 @@ impl Client<'_> {
         let over = self.over;
         move || over.load(Ordering::Relaxed) || begin.elapsed() > PATIENCE
     }
+}
+
+/// Little-endian f32 in base64.
+fn floats(base64: &Value) -> Result<Vec<f32>> {
+    let bytes = STANDARD.decode(base64.as_str().unwrap_or_default())?;
+    let (floats, rest) = bytes.as_chunks();
+    ensure!(
+        rest.is_empty() && !floats.is_empty(),
+        "expected a vector in base64, found {base64}"
+    );
+    Ok(floats.iter().map(|it| f32::from_le_bytes(*it)).collect())
 }
 
 /// A refusal is a [`Fail`]; a line that was cut is none.

@@ -55,9 +55,10 @@ impl Dialect {
         }
     }
 
-    /// Asks for the vectors of texts.
+    /// Asks for the vectors of texts, in base64 as OpenAI's own clients do: floats in decimal cost both sides more than short
+    /// texts cost the model.
     pub(crate) fn embed(self, texts: &[String], class: Class) -> Asked {
-        let mut body = json!({"model": EMBED, "input": texts});
+        let mut body = json!({"model": EMBED, "input": texts, "encoding_format": "base64"});
         self.classed(&mut body, class);
         ("/v1/embeddings", body)
     }

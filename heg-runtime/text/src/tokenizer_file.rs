@@ -1,29 +1,68 @@
-//! A fast reader of `tokenizer.json` files whose model is BPE.
+//! A fast reader of `tokenizer.json` files whose model is BPE or WordPiece.
 //!
 //! The library reads a file into a tree of JSON values first, looks at the model's `type` and converts the
 //! tree; for a vocabulary of 128 thousand tokens that is most of the start-up time. All decoders we know
-//! use BPE, so this module reads vocabulary and merges straight into the library's builder. A file with
-//! another kind of model is not an error here: the caller falls back to the library's reader.
+//! use BPE and all encoders WordPiece, so this module reads their vocabulary straight into the library's builders. A file
+//! with another kind of model is not an error here: the caller falls back to the library's reader.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{self, DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
-use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
+use tokenizers::models::bpe::{BpeBuilder, Vocab};
+use tokenizers::models::wordpiece::WordPieceBuilder;
 use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
-    Tokenizer,
+    AddedToken, DecoderWrapper, ModelWrapper, NormalizerWrapper, PostProcessorWrapper,
+    PreTokenizerWrapper, Tokenizer,
 };
 
-/// Reads a BPE tokenizer. Truncation and padding in the file are left out.
+/// A tokenizer, and what its file says beside it.
+pub(super) struct TokenizerFile {
+    pub(super) tokenizer: Tokenizer,
+    pub(super) declared: Vec<DeclaredId>,
+    pub(super) longest: LongestToken,
+}
+
+/// Sizes of the longest tokens of a vocabulary, in the notation of its file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LongestToken {
+    pub(super) chars: usize,
+    pub(super) bytes: usize,
+}
+
+impl LongestToken {
+    /// The sizes of the longest among these tokens.
+    pub(super) fn of<'t>(tokens: impl Iterator<Item = &'t String>) -> Self {
+        tokens.fold(Self::default(), |longest, token| Self {
+            chars: longest.chars.max(token.chars().count()),
+            bytes: longest.bytes.max(token.len()),
+        })
+    }
+
+    /// The sizes of the longest of two sets of tokens.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            chars: self.chars.max(other.chars),
+            bytes: self.bytes.max(other.bytes),
+        }
+    }
+}
+
+/// Reads a BPE or WordPiece tokenizer. Truncation and padding in the file are left out.
 ///
 /// Any failure only means that the library's reader must be tried.
-pub(super) fn read(bytes: &[u8]) -> tokenizers::Result<(Tokenizer, Vec<DeclaredId>)> {
-    let raw: RawFile = serde_json::from_slice(bytes)?;
+pub(super) fn read(bytes: &[u8]) -> tokenizers::Result<TokenizerFile> {
+    // A model of another type fails at its first field, before any of its tokens.
+    read_as::<RawBpe>(bytes).or_else(|_| read_as::<RawWordPiece>(bytes))
+}
+
+fn read_as<M: RawModel>(bytes: &[u8]) -> tokenizers::Result<TokenizerFile> {
+    let raw: RawFile<M> = serde_json::from_slice(bytes)?;
     if raw.version.is_some_and(|version| version != "1.0") {
         return Err("the file's version is not 1.0".into());
     }
+    let longest = LongestToken::of(raw.model.vocab().keys());
     let mut tokenizer = Tokenizer::new(raw.model.build()?);
     tokenizer.with_normalizer(part::<NormalizerWrapper>(raw.normalizer)?);
     tokenizer.with_pre_tokenizer(part::<PreTokenizerWrapper>(raw.pre_tokenizer)?);
@@ -35,7 +74,11 @@ pub(super) fn read(bytes: &[u8]) -> tokenizers::Result<(Tokenizer, Vec<DeclaredI
         .map(|RawAdded { id, token }| (token.clone(), (token.content, id)))
         .unzip();
     tokenizer.add_tokens(&tokens);
-    Ok((tokenizer, declared))
+    Ok(TokenizerFile {
+        tokenizer,
+        declared,
+        longest,
+    })
 }
 
 /// The text of an added token, and the id that its file declares.
@@ -62,7 +105,7 @@ pub(super) fn declared_ids(bytes: &[u8]) -> serde_json::Result<Vec<DeclaredId>> 
 }
 
 #[derive(Deserialize)]
-struct RawFile {
+struct RawFile<M> {
     version: Option<String>,
     #[serde(default)]
     added_tokens: Vec<RawAdded>,
@@ -74,7 +117,7 @@ struct RawFile {
     post_processor: Value,
     #[serde(default)]
     decoder: Value,
-    model: RawBpe,
+    model: M,
 }
 
 #[derive(Deserialize)]
@@ -84,8 +127,17 @@ struct RawAdded {
     token: AddedToken,
 }
 
+/// The model of a file.
+trait RawModel: DeserializeOwned {
+    /// The texts of all tokens, and their ids.
+    fn vocab(&self) -> &Vocab;
+
+    /// The library's model.
+    fn build(self) -> tokenizers::Result<ModelWrapper>;
+}
+
 #[derive(Deserialize)]
-enum Kind {
+enum BpeType {
     #[serde(rename = "BPE")]
     Bpe,
 }
@@ -93,7 +145,7 @@ enum Kind {
 #[derive(Deserialize)]
 struct RawBpe {
     #[serde(rename = "type")]
-    _kind: Kind,
+    _type: BpeType,
     dropout: Option<f32>,
     unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
@@ -108,8 +160,12 @@ struct RawBpe {
     merges: Vec<RawMerge>,
 }
 
-impl RawBpe {
-    fn build(self) -> tokenizers::Result<BPE> {
+impl RawModel for RawBpe {
+    fn vocab(&self) -> &Vocab {
+        &self.vocab.0
+    }
+
+    fn build(self) -> tokenizers::Result<ModelWrapper> {
         let merges = self
             .merges
             .into_iter()
@@ -132,7 +188,37 @@ impl RawBpe {
         if let Some(suffix) = self.end_of_word_suffix {
             builder = builder.end_of_word_suffix(suffix);
         }
-        builder.build()
+        Ok(builder.build()?.into())
+    }
+}
+
+#[derive(Deserialize)]
+enum WordPieceType {
+    WordPiece,
+}
+
+#[derive(Deserialize)]
+struct RawWordPiece {
+    #[serde(rename = "type")]
+    _type: WordPieceType,
+    unk_token: String,
+    continuing_subword_prefix: String,
+    max_input_chars_per_word: usize,
+    vocab: RawVocab,
+}
+
+impl RawModel for RawWordPiece {
+    fn vocab(&self) -> &Vocab {
+        &self.vocab.0
+    }
+
+    fn build(self) -> tokenizers::Result<ModelWrapper> {
+        let builder = WordPieceBuilder::new()
+            .vocab(self.vocab.0)
+            .unk_token(self.unk_token)
+            .continuing_subword_prefix(self.continuing_subword_prefix)
+            .max_input_chars_per_word(self.max_input_chars_per_word);
+        Ok(builder.build()?.into())
     }
 }
 
@@ -210,7 +296,13 @@ mod tests {
     fn check(merges: &str, expect: Option<&[u32]>) {
         let ids = read(format!("{HEAD}{merges}}}}}").as_bytes())
             .ok()
-            .map(|(tokenizer, _)| tokenizer.encode("abab", false).unwrap().get_ids().to_vec());
+            .map(|file| {
+                file.tokenizer
+                    .encode("abab", false)
+                    .unwrap()
+                    .get_ids()
+                    .to_vec()
+            });
         assert_eq!(ids.as_deref(), expect, "{merges}");
     }
 

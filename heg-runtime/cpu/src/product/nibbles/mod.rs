@@ -7,7 +7,7 @@
 mod few_rows;
 mod one_row;
 
-use super::chunk::{Form, Place, SLICE, VECTORS};
+use super::chunk::{Form, Place, VECTORS};
 use super::few_rows::transposed;
 use super::operand::{BLOCK, GROUP, Operand, QUADS};
 use super::prefetch::prefetch;
@@ -41,6 +41,9 @@ pub(super) struct Spread {
     /// Elements from one group to the next.
     stride: usize,
 }
+
+/// Columns per slice of products of one or a few rows, whose weights are not kept. Chosen: most rows are one slice.
+const SLICE: usize = 4096;
 
 /// Elements of a slice's scales and centres together, for tiles of vectors of 16 lanes.
 pub(super) const SPREAD: usize = 2 * SLICE / GROUP * VECTORS * 16;

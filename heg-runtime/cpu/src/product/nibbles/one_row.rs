@@ -1,12 +1,12 @@
 //! The product of one row with 4-bit weights, at the rate of reading memory.
 
-use super::super::chunk::{Form, Place, SLICE};
+use super::super::chunk::{Form, Place};
 use super::super::one_row::AHEAD;
 use super::super::operand::{BLOCK, GROUP};
 use super::super::prefetch::prefetch;
 use super::super::vector::{Vector, finish};
 use super::super::{IntegerProduct, Scratch};
-use super::{Grouped, Spread};
+use super::{Grouped, SLICE, Spread};
 use std::ops::Range;
 
 /// Computes `outputs` of a call of one row, as [`super::super::one_row`] does: for each matrix row the totals of as

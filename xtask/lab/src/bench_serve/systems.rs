@@ -16,6 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+use tempfile::TempDir;
 use xtask::workspace;
 
 /// The name of our server without drafts.
@@ -123,11 +124,12 @@ impl Systems {
         pace: Pace,
         log: &Path,
     ) -> Result<Run> {
+        let state = empty_folder()?;
         let (command, health) = match system {
             System::Genai => return self.replay_in_genai(trace, pace),
-            System::Heg => (self.serve_heg(), HEG_HEALTH),
+            System::Heg => (self.serve_heg(state.path()), HEG_HEALTH),
             System::HegPlain => {
-                let mut command = self.serve_heg();
+                let mut command = self.serve_heg(state.path());
                 command.args(["--speculate", "off"]);
                 (command, HEG_HEALTH)
             }
@@ -161,14 +163,17 @@ impl Systems {
     }
 
     fn start_ms(&self, log: &Path) -> Result<f64> {
+        let state = empty_folder()?;
         let begin = Instant::now();
-        let _server = Server::start(self.serve_heg(), HEG_HEALTH, log)?;
+        let _server = Server::start(self.serve_heg(state.path()), HEG_HEALTH, log)?;
         Ok(begin.elapsed().as_secs_f64() * 1e3)
     }
 
-    fn serve_heg(&self) -> Command {
+    /// A server that keeps what it reads in `state`, as it does by default in a folder that others find again.
+    fn serve_heg(&self, state: &Path) -> Command {
         let mut command = workspace::heg(&self.ours.heg);
         command.args(["serve", &text(&self.ours.bundle)]);
+        command.args(["--state-dir", &text(state)]);
         command
     }
 
@@ -201,6 +206,11 @@ impl Systems {
 
 /// Chosen, as by llama-server's users: its batch has one token for each slot.
 const LLAMA_SLOTS: u32 = 8;
+/// A folder for the kept state of one run: with that of the run before it, no prompt of the same trace would be read.
+fn empty_folder() -> Result<TempDir> {
+    tempfile::tempdir().context("cannot create a folder")
+}
+
 /// The longest request of a trace, and the server's own reserve.
 const LLAMA_SLOT_TOKENS: u32 = 4096 + 512;
 

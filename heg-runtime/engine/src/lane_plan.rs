@@ -50,14 +50,14 @@ impl LanePlan {
         };
         let policy = policy_for(policy, &facts, loader)?;
         // The head gives logits of every row that is verified, and of texts that are pooled many rows.
-        let verified = match options.speculation {
+        let head_rows = match options.speculation {
             _ if manifest.vectors.is_some() => POOLED_ROWS,
             Speculation::Off => 0,
             Speculation::Chain | Speculation::Tree => policy.decode.draft_rows_max,
         };
         let exec = ExecutorOptions {
             chunk_tokens: prefill_tokens_max(&policy, chunk_tokens).max(whole_tokens),
-            batch: policy.decode.batch_max.max(verified) as usize,
+            batch: policy.decode.batch_max.max(head_rows) as usize,
             switching: policy.prefill.switching,
             ..options.exec
         };
@@ -84,7 +84,7 @@ impl LanePlan {
     }
 }
 
-/// Rows of a text that the head norms at a time. Chosen: a launch costs little beside them, and their outputs are small.
+/// Rows of texts that the head norms at a time. Chosen: a launch costs little beside them, and their outputs are small.
 const POOLED_ROWS: u32 = 128;
 
 /// Returns the calls that each lane's executor runs: a single lane runs every call.

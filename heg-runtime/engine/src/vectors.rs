@@ -1,7 +1,7 @@
 //! Vectors and scores of texts: pools the rows of a text's tokens, in f32 and in the order of the text.
 
 use heg_artifacts::manifest::TextVectors;
-use heg_sched::Span;
+use heg_sched::{RequestId, Span};
 use heg_spec::{Pooling, ScoreForm, Sight, VectorLength};
 
 /// Whether a text runs in one piece: its tokens see all of it, or rows of several tokens are pooled.
@@ -11,6 +11,7 @@ pub(super) fn is_whole(vectors: TextVectors) -> bool {
 
 /// The rows of a text that its vector is pooled from.
 pub(super) struct PooledText {
+    pub(super) id: RequestId,
     pub(super) vectors: TextVectors,
     /// One for each row.
     pub(super) spans: Vec<Span>,
@@ -19,11 +20,13 @@ pub(super) struct PooledText {
 impl PooledText {
     /// The rows of a text of `tokens` tokens; `span_of` finds that of a token.
     pub(super) fn new(
+        id: RequestId,
         vectors: TextVectors,
         tokens: usize,
         span_of: impl Fn(usize) -> Span,
     ) -> Self {
         Self {
+            id,
             vectors,
             spans: wanted(vectors.pooling, tokens).map(span_of).collect(),
         }

@@ -296,7 +296,7 @@ impl Worker {
         &mut self,
         rows: &ActivationRows,
         texts: &[PooledText],
-    ) -> Result<Vec<Vec<f32>>, EngineError> {
+    ) -> Result<Vec<(RequestId, Vec<f32>)>, EngineError> {
         let mut pools: Vec<Pool> = texts.iter().map(|text| Pool::new(text.vectors)).collect();
         let all: Vec<(usize, Span)> = (0..)
             .zip(texts)
@@ -308,7 +308,10 @@ impl Worker {
                 pools[*of].add(row);
             }
         }
-        Ok(pools.into_iter().map(Pool::vector).collect())
+        let vectors = texts.iter().zip(pools);
+        Ok(vectors
+            .map(|(text, pool)| (text.id, pool.vector()))
+            .collect())
     }
 
     fn head(&mut self, prompt: &Prompt, last: u32, unscored: &[u32]) -> Result<Done, Failure> {
@@ -320,11 +323,10 @@ impl Worker {
             span_in(prompt, segment)
         };
         if let Some(vectors) = prompt.member.served.vectors {
-            let text = PooledText::new(vectors, last as usize + 1, |at| row(at as u32));
-            let found = self.vectors(&prompt.rows.rows, &[text])?;
             let id = prompt.member.served.id;
+            let text = PooledText::new(id, vectors, last as usize + 1, |at| row(at as u32));
             return Ok(Done {
-                vectors: found.into_iter().map(|vector| (id, vector)).collect(),
+                vectors: self.vectors(&prompt.rows.rows, &[text])?,
                 ..Done::default()
             });
         }

@@ -115,19 +115,17 @@ impl Worker {
             layers,
             ..Done::default()
         };
-        let (mut ids, mut texts) = (Vec::new(), Vec::new());
+        let mut texts = Vec::new();
         for part in &parts {
             let served = &part.member.served;
             if let Some(vectors) = served.vectors.filter(|_| part.is_last) {
-                ids.push(served.id);
-                texts.push(pooled_text(vectors, part.span));
+                texts.push(pooled_text(served.id, vectors, part.span));
                 continue;
             }
             let scores = self.score_span(served, &rows, part.span)?;
             done.add_scores(served.id, scores);
         }
-        let vectors = self.vectors(&rows, &texts)?;
-        done.vectors.extend(ids.into_iter().zip(vectors));
+        done.vectors = self.vectors(&rows, &texts)?;
         let chosen = self.choose_along(&rows, &wanted(&parts, &caches))?;
         (done.tokens, done.likeliest) = (chosen.tokens, chosen.likeliest);
         Ok(done)
@@ -265,13 +263,13 @@ impl Worker {
 }
 
 /// The rows of a text that are pooled, whose last part has this span.
-fn pooled_text(vectors: TextVectors, last: Span) -> PooledText {
+fn pooled_text(id: RequestId, vectors: TextVectors, last: Span) -> PooledText {
     let Span {
         row,
         tokens,
         position,
     } = last;
-    PooledText::new(vectors, position + tokens, |at| Span {
+    PooledText::new(id, vectors, position + tokens, |at| Span {
         row: row + at - position,
         tokens: 1,
         position: at,

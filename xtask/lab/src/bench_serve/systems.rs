@@ -204,13 +204,13 @@ impl Systems {
     }
 }
 
-/// Chosen, as by llama-server's users: its batch has one token for each slot.
-const LLAMA_SLOTS: u32 = 8;
 /// A folder for the kept state of one run: with that of the run before it, no prompt of the same trace would be read.
 fn empty_folder() -> Result<TempDir> {
     tempfile::tempdir().context("cannot create a folder")
 }
 
+/// Chosen, as by llama-server's users: its batch has one token for each slot.
+const LLAMA_SLOTS: u32 = 8;
 /// The longest request of a trace, and the server's own reserve.
 const LLAMA_SLOT_TOKENS: u32 = 4096 + 512;
 

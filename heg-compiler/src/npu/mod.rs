@@ -13,6 +13,7 @@ mod error;
 #[cfg(test)]
 mod facts_tests;
 mod job;
+mod launch;
 mod pool;
 #[cfg(unix)]
 #[cfg(test)]

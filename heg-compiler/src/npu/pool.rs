@@ -214,20 +214,29 @@ impl Run {
         }))
     }
 
-    /// Starts a fresh worker, with a second try if necessary; returns `None` if the run was cancelled.
+    /// Starts a fresh worker, with a second try if necessary; returns `None` if the run was cancelled. A start that has
+    /// begun is waited for: killed amid it, the worker would leave services that never get ready.
     fn start(&self, index: usize) -> Result<Option<Worker>, NpuError> {
-        let expected = self.toolchain.identity();
+        let (launch, expected) = (self.toolchain.launch(), self.toolchain.identity());
         let mut message = String::new();
         for _ in 0..2 {
-            let mut worker = Worker::spawn(&self.toolchain, &self.scratch)?;
-            if !self.may_wait_for(index, &worker) {
+            let turn = launch.turn_to_start(|| self.state().cancelled)?;
+            let Some(turn) = turn else {
                 return Ok(None);
-            }
-            message = match worker.identify() {
-                Ok(identity) if identity == expected => return Ok(Some(worker)),
+            };
+            let mut worker = Worker::spawn(&self.toolchain, &self.scratch)?;
+            message = match worker.identify(launch.start_timeout) {
+                Ok(identity) if identity == expected => {
+                    let wanted = self.may_wait_for(index, &worker);
+                    return Ok(wanted.then_some(worker));
+                }
                 Ok(identity) => format!("it is `{identity}`, but `{expected}` was set up"),
-                Err(Fault::Interrupted) => return Ok(None),
-                Err(fault) => fault.to_string(),
+                Err(fault) => {
+                    if matches!(fault, Fault::TimedOut) {
+                        launch.end_services(&turn);
+                    }
+                    fault.to_string()
+                }
             };
         }
         let error = NpuError::Unusable {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use heg_artifacts::Store;
 use heg_spec::NpuPlatform;
 
+use super::launch::{Launch, Services};
 use super::pool::{Compiling, Pool};
-use super::toolchain::{Launch, NpuToolchain, Provider};
+use super::toolchain::{NpuToolchain, Provider};
 use super::{NpuError, NpuJob, precompile};
 
 /// No process outlives `$dir`: everything that a test checks is written there.
@@ -18,6 +19,8 @@ const SCRIPT: &str = r#"
 mark="heg-npu"; tab="$(printf '\t')"; count=0
 echo start >> "$dir/starts"
 if [ -e "$dir/never-ready" ]; then echo "no library" >&2; exit 3; fi
+if [ -e "$dir/slow" ]; then sleep 1; echo ready > "$dir/ready"; fi
+while [ -e "$dir/wedged" ]; do sleep 0.1; done
 printf '%s\tready\t1\t%s\tlinux\n' $mark "$version"
 while IFS="$tab" read -r word id ir constants blob platform rest; do
   text="$(cat "$ir")"; count=$((count + 1))
@@ -63,6 +66,11 @@ impl Bench {
                 ("dir", self.folder.path().into()),
                 ("version", "2026.4.1".into()),
             ],
+            start_timeout: Duration::from_secs(2),
+            services: Some(Services {
+                lock: self.folder.path().join("start.lock"),
+                end: ["/bin/sh", "-c", "rm $dir/wedged"].map(Into::into).to_vec(),
+            }),
         };
         NpuToolchain::launched(Provider::Wine, "2026.4.1 linux".to_owned(), launch)
     }
@@ -229,6 +237,43 @@ fn dropping_the_iterator_ends_everything() {
     assert_gone(&child);
     bench.nothing_is_left();
     assert!(!bench.text("begun").contains('c'));
+}
+
+#[test]
+fn one_worker_starts_at_a_time_and_a_run_that_waits_for_its_turn_can_be_dropped() {
+    let bench = Bench::new(2);
+    let toolchain = bench.toolchain();
+    let turn = toolchain.launch().turn_to_start(|| false).unwrap();
+    assert!(turn.is_some());
+    let compiling = bench.compile(&["a", "b"]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(bench.lines("starts"), 0);
+    drop(compiling);
+    let compiling = bench.compile(&["a", "b"]);
+    drop(turn);
+    assert_eq!(compiling.count(), 2);
+    assert!(bench.lines("starts") > 0);
+}
+
+#[test]
+fn a_start_is_never_cut_off() {
+    let bench = Bench::new(1);
+    std::fs::write(bench.folder.path().join("slow"), b"").unwrap();
+    let compiling = bench.compile(&["a"]);
+    bench.wait_for("starts");
+    drop(compiling);
+    assert_eq!(bench.text("ready"), "ready\n");
+    assert_eq!(bench.lines("begun"), 0);
+}
+
+#[test]
+fn services_that_never_get_ready_are_started_again() {
+    let bench = Bench::new(2);
+    std::fs::write(bench.folder.path().join("wedged"), b"").unwrap();
+    assert_eq!(
+        bench.outcomes(&["a", "b"]),
+        ["a 4000 OVNPU", "b 4000 OVNPU"]
+    );
 }
 
 #[test]

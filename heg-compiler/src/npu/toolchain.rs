@@ -19,7 +19,7 @@ use std::fmt;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
 use heg_files::{Owners, open_regular};
 use heg_openvino::precompile::PROTOCOL;
@@ -30,6 +30,7 @@ use thiserror::Error;
 
 use super::error::NpuError;
 use super::job::NpuJob;
+use super::launch::{Launch, Services};
 use super::pool::Pool;
 use super::scratch::Scratch;
 use super::worker::Worker;
@@ -62,14 +63,6 @@ pub struct NpuToolchain {
     provider: Provider,
     identity: String,
     launch: Launch,
-}
-
-/// The command that starts a worker.
-#[derive(Debug, Clone)]
-pub(super) struct Launch {
-    pub(super) program: PathBuf,
-    pub(super) arguments: Vec<OsString>,
-    pub(super) environment: Vec<(&'static str, OsString)>,
 }
 
 /// The record that setup writes.
@@ -130,10 +123,13 @@ impl NpuToolchain {
             toolchain: toolchain.to_string(),
             message,
         };
+        let turn = toolchain.launch.turn_to_start(|| false)?;
         let mut worker = Worker::spawn(&toolchain, &scratch)?;
+        // The first start fills wine's prefix.
         let identity = worker
-            .identify()
+            .identify(Pool::TIMEOUT)
             .map_err(|fault| unusable(fault.to_string()))?;
+        drop(turn);
         let job = NpuJob {
             name: "tiny".to_owned(),
             ir: TINY_IR.to_owned(),
@@ -164,11 +160,18 @@ impl NpuToolchain {
                 program: worker,
                 arguments: vec![libraries.into()],
                 environment: Vec::new(),
+                start_timeout: START_TIMEOUT,
+                services: None,
             },
             Provider::Wine => Launch {
                 program: WINE.into(),
                 arguments: vec![worker.into()],
                 environment: wine_environment(folder),
+                start_timeout: START_TIMEOUT,
+                services: Some(Services {
+                    lock: folder.join("start.lock"),
+                    end: ["wineserver", "-k"].map(OsString::from).to_vec(),
+                }),
             },
         };
         Self::launched(provider, identity, launch)
@@ -194,25 +197,9 @@ impl NpuToolchain {
         &self.provider
     }
 
-    #[cfg(unix)]
-    #[cfg(test)]
+    /// The command that starts a worker, and what its start needs.
     pub(super) fn launch(&self) -> &Launch {
         &self.launch
-    }
-
-    /// The command that starts a worker.
-    pub(super) fn command(&self) -> Command {
-        let Launch {
-            program,
-            arguments,
-            environment,
-        } = &self.launch;
-        let mut command = Command::new(program);
-        command.args(arguments);
-        command.envs(environment.iter().map(|(name, value)| (name, value)));
-        // Wine would look for a display.
-        command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
-        command
     }
 }
 
@@ -334,6 +321,9 @@ fn on_path(program: &str) -> bool {
 
 const WINE: &str = "wine";
 
+/// Time limit of a start, which takes a second at most; chosen for a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Longest record: far above one line with a path.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
@@ -406,7 +396,7 @@ mod tests {
         fs::write(&worker, b"").unwrap();
         let found = NpuToolchain::recorded(folder, native).unwrap();
         assert_eq!(found.identity(), "2026.4.1 linux");
-        assert_eq!(found.command().get_program(), worker.as_os_str());
+        assert_eq!(found.launch.command().get_program(), worker.as_os_str());
         fs::write(Provider::Wine.record(folder), "no record").unwrap();
         let text = "no NPU toolchain: OpenVINO for Windows under wine has not been set up";
         assert_eq!(reason(folder, &Provider::Wine), text);

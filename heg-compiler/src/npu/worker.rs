@@ -55,8 +55,8 @@ pub(super) enum Fault {
 
 impl Worker {
     /// Waits until the process has loaded OpenVINO; returns the identity of its compiler.
-    pub(super) fn identify(&mut self) -> Result<String, Fault> {
-        match self.listen(Instant::now() + START_TIMEOUT)? {
+    pub(super) fn identify(&mut self, timeout: Duration) -> Result<String, Fault> {
+        match self.listen(Instant::now() + timeout)? {
             Answer::Ready { version, system } => Ok(format!("{version} {system}")),
             Answer::Unusable { message } => Err(Fault::Refused(message)),
             other => Err(self.crash(&format!("said `{other}`"))),
@@ -66,7 +66,7 @@ impl Worker {
     /// Starts a process in the folder of its jobs.
     pub(super) fn spawn(toolchain: &NpuToolchain, scratch: &Scratch) -> Result<Self, NpuError> {
         let folder = scratch.path();
-        let mut command = toolchain.command();
+        let mut command = toolchain.launch().command();
         let program = PathBuf::from(command.get_program());
         let log = folder.join(format!("{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
         let log_file = fs::File::create(&log).map_err(NpuError::io("create", &log))?;
@@ -283,9 +283,6 @@ impl Drop for JobFiles {
 
 /// Numbers of jobs and logs of this process, so that an answer to an earlier job cannot be taken for a later one's.
 static NEXT: AtomicU64 = AtomicU64::new(1);
-
-/// Time limit of a start. Wine's very first start takes 10 s; chosen for a busy machine.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Pause between checks whether a process has ended after its output: a second in all. Chosen.
 const END_POLL: Duration = Duration::from_millis(10);

@@ -88,7 +88,7 @@ use body::BodyReader;
 use closing::Closing;
 use connection::Connections;
 use dialect::Dialect;
-use document::{AnswerDocument, ResponseDocument};
+use document::{AnswerDocument, MessageDocument, ResponseDocument};
 use heg_runtime::energy::EnergyMeter;
 use heg_runtime::engine::ScopeId;
 use heg_runtime::{RuntimeError, verified};
@@ -411,7 +411,10 @@ impl State {
                 fingerprint: served.engine.fingerprint().to_owned(),
                 tokenizer: served.tokenizer.clone(),
             }),
-            Dialect::Messages(_) => AnswerDocument::Message(label),
+            Dialect::Messages(_) => AnswerDocument::Message(MessageDocument {
+                label,
+                context_tokens: served.bounds().tokens,
+            }),
             Dialect::Responses => AnswerDocument::Response(Box::new(ResponseDocument {
                 label,
                 asked: serde_json::Map::new(),

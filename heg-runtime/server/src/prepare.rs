@@ -413,6 +413,11 @@ fn answer_tokens(
     prompt_tokens: usize,
 ) -> Result<u32> {
     Ok(match (params.tokens_max, dialect) {
+        // Anthropic's answers end where the context does, whatever was asked for.
+        (Some(asked), Dialect::Messages(_)) => {
+            served.bounds().check(prompt_tokens, 1)?;
+            asked.min(served.room(prompt_tokens))
+        }
         (Some(asked), _) => {
             // The engine makes one token even if none is asked for.
             served.bounds().check(prompt_tokens, asked.max(1))?;

@@ -30,7 +30,7 @@ use heg_text::Conversation;
 pub(crate) use embeddings::{EmbeddingsRequest, Encoding};
 pub(super) use foreign::Switch;
 use foreign::WITHOUT_EFFECT;
-pub(super) use items::History;
+pub(super) use items::{History, qualified};
 pub use messages::MessagesPurpose;
 use params::OfRoute;
 pub use params::{CompletionParams, Delivery, EchoPrompt, EndToken, TokenIds, Usage};

@@ -32,7 +32,7 @@ impl ChatTemplate {
             |message: &Message| message.fields().values().any(|it| writes(tokenizer, it));
         let mut foreign = conversation.messages.iter().filter(|it| is_foreign(it));
         if !foreign.any(is_forged) {
-            let text = self.render_within(conversation, bytes_max)?;
+            let text = self.render_or_in_turns(conversation, bytes_max)?;
             return tokenizer.encode(&text, Special::AsWritten);
         }
         let messages = conversation.messages.iter();
@@ -42,7 +42,7 @@ impl ChatTemplate {
                 .collect::<Result<_>>()?,
             ..conversation.clone()
         };
-        let text = self.render_within(&conversation, bytes_max)?;
+        let text = self.render_or_in_turns(&conversation, bytes_max)?;
         let pieces = text.split(MARK);
         let tokens = pieces.map(|piece| tokenizer.encode(piece, Special::AsWritten));
         Ok(tokens.collect::<Result<Vec<_>>>()?.concat())

@@ -87,6 +87,26 @@ impl ChatTemplate {
         self.render_within(conversation, usize::MAX)
     }
 
+    /// Renders the text of the prompt as [`render_within`](Self::render_within) does. A template that refuses the
+    /// conversation gets it [in turns](Conversation::in_turns).
+    ///
+    /// # Errors
+    /// Those of [`render_within`](Self::render_within), about the conversation as it is.
+    pub fn render_or_in_turns(
+        &self,
+        conversation: &Conversation,
+        bytes_max: usize,
+    ) -> Result<String> {
+        let refused = match self.render_within(conversation, bytes_max) {
+            Err(refused @ TextError::Refused { .. }) => refused,
+            rendered => return rendered,
+        };
+        match conversation.in_turns() {
+            Some(turns) => self.render_within(&turns, bytes_max).or(Err(refused)),
+            None => Err(refused),
+        }
+    }
+
     /// Renders the text of the prompt if it has at most `bytes_max` bytes: rendering ends at the first byte beyond
     /// that.
     ///
@@ -146,6 +166,34 @@ impl ChatTemplate {
     }
 }
 
+impl Conversation {
+    /// Returns the same conversation as the strictest templates take it: with one system message, at its beginning, and
+    /// no two messages of the user in a row. Later system messages become the user's, and neighbours one message, with
+    /// an empty line between. `None` if it is so already.
+    ///
+    /// Agents write system messages at any place, and several messages of the user (an environment, then a task).
+    pub fn in_turns(&self) -> Option<Self> {
+        let mut messages: Vec<Message> = Vec::new();
+        let mut is_beginning = true;
+        for message in &self.messages {
+            let is_system = message.role() == "system";
+            is_beginning &= is_system;
+            let message = match is_system && !is_beginning {
+                true => message.said_by("user"),
+                false => message.clone(),
+            };
+            let last = messages.last_mut();
+            if !last.is_some_and(|last| last.takes(&message)) {
+                messages.push(message);
+            }
+        }
+        (messages != self.messages).then(|| Self {
+            messages,
+            ..self.clone()
+        })
+    }
+}
+
 /// The text that a template has written, up to a limit.
 struct BoundedText {
     bytes: Vec<u8>,
@@ -185,6 +233,27 @@ impl Message {
             .get("role")
             .and_then(|role| role.as_str())
             .unwrap_or_default()
+    }
+
+    /// Returns the message as another speaker's.
+    fn said_by(&self, role: &str) -> Self {
+        let mut fields = self.0.clone();
+        fields.insert("role".to_owned(), role.into());
+        Self(fields)
+    }
+
+    /// Adds the text of the next message, if both are texts of the system or both of the user; returns whether it did.
+    fn takes(&mut self, next: &Self) -> bool {
+        let can_join = self.role() == next.role() && matches!(self.role(), "system" | "user");
+        let next = next.0.get("content").and_then(|content| content.as_str());
+        match (self.0.get_mut("content"), next) {
+            (Some(serde_json::Value::String(text)), Some(next)) if can_join => {
+                text.push_str("\n\n");
+                text.push_str(next);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Returns all fields of the message.

@@ -212,6 +212,37 @@ fn errors_quote_little_of_what_a_stranger_wrote() {
     check(super::super::Tool::from_json(&serde_json::json!([long])).unwrap_err());
 }
 
+/// As agents write them: several system messages, an environment before the task, and notes of the application later.
+#[test]
+fn templates_that_want_turns_get_them() {
+    let said = |role: &str, text: &str| Message::new(role, text);
+    let conversation = Conversation {
+        messages: vec![
+            said("system", "Be brief."),
+            said("system", "Ask first."),
+            said("user", "In /tmp."),
+            said("user", "List it."),
+            said("assistant", "Done."),
+            said("system", "It is late."),
+            said("user", "Thanks."),
+        ],
+        ..Conversation::default()
+    };
+    let render = |source: &str| {
+        let template = ChatTemplate::new(source, special_tokens()).unwrap();
+        template.render_or_in_turns(&conversation, 1 << 20).unwrap()
+    };
+    assert_eq!(
+        render(include_str!("testdata/gemma_style.jinja")),
+        "<s><turn>user\nBe brief.\n\nAsk first.\n\nIn /tmp.\n\nList it.<end>\n<turn>model\nDone.<end>\n\
+         <turn>user\nIt is late.\n\nThanks.<end>\n"
+    );
+    // One that takes everything as it is gets it as it is.
+    let roles = "{% for message in messages %}{{ message.role[0] }}{% endfor %}";
+    assert_eq!(render(roles), "ssuuasu");
+    assert!(conversation.in_turns().unwrap().in_turns().is_none());
+}
+
 #[test]
 fn without_a_date_the_function_is_undefined() {
     let source = "{{ strftime_now('%Y') if strftime_now is defined else 'no date' }}";

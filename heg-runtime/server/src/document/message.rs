@@ -14,6 +14,13 @@ use crate::sending::Pieces;
 use heg_runtime::FinishReason;
 use heg_text::{Said, ToolCall};
 
+/// A message while its answer is made.
+pub(crate) struct MessageDocument {
+    pub(crate) label: Label,
+    /// Most tokens that prompt and answer may have together.
+    pub(crate) context_tokens: u32,
+}
+
 /// A whole message.
 #[derive(Serialize)]
 struct MessageObject<'a> {
@@ -45,31 +52,51 @@ enum Block<'a> {
     },
 }
 
-/// Writes a whole message.
-pub(super) fn whole(label: &Label, piece: Piece, end: &AnswerEnd, stats: &AnswerStats) -> Pieces {
-    let (mut content, mut calls) = (Vec::new(), 0);
-    for part in &piece.parts {
-        content.push(match part {
-            Said::Text(text) => Block::Text { text },
-            Said::Call(call) => {
-                calls += 1;
-                Block::ToolUse {
-                    id: call_id(label, calls - 1),
-                    name: &call.name,
-                    input: input(call),
+impl MessageDocument {
+    /// Writes the whole message.
+    pub(super) fn whole(&self, piece: Piece, end: &AnswerEnd, stats: &AnswerStats) -> Pieces {
+        let (mut content, mut calls) = (Vec::new(), 0);
+        for part in &piece.parts {
+            content.push(match part {
+                Said::Text(text) => Block::Text { text },
+                Said::Call(call) => {
+                    calls += 1;
+                    Block::ToolUse {
+                        id: call_id(&self.label, calls - 1),
+                        name: &call.name,
+                        input: input(call),
+                    }
                 }
-            }
-        });
+            });
+        }
+        let (stop_reason, stop_sequence) = self.stop(end, calls, stats);
+        Pieces::json(&MessageObject {
+            stop_reason: Some(stop_reason),
+            stop_sequence,
+            content,
+            timings: Some(timings(stats)),
+            token_ids: piece.token_ids.clone(),
+            ..MessageObject::empty(&self.label, usage(stats))
+        })
     }
-    let (stop_reason, stop_sequence) = stop(end, calls);
-    Pieces::json(&MessageObject {
-        stop_reason: Some(stop_reason),
-        stop_sequence,
-        content,
-        timings: Some(timings(stats)),
-        token_ids: piece.token_ids.clone(),
-        ..MessageObject::empty(label, usage(stats))
-    })
+
+    /// Returns the reason for the end, and the stop text that was met.
+    fn stop<'a>(
+        &self,
+        end: &'a AnswerEnd,
+        calls: usize,
+        stats: &AnswerStats,
+    ) -> (&'static str, Option<&'a str>) {
+        let tokens = stats.prompt_tokens.saturating_add(stats.answer_tokens);
+        let is_full = tokens >= self.context_tokens;
+        match (end.reason, end.stop_text.as_deref()) {
+            (FinishReason::Length, _) if is_full => ("model_context_window_exceeded", None),
+            (FinishReason::Length, _) => ("max_tokens", None),
+            (FinishReason::Stop, Some(text)) => ("stop_sequence", Some(text)),
+            (FinishReason::Stop, None) if calls > 0 => ("tool_use", None),
+            (FinishReason::Stop, None) => ("end_turn", None),
+        }
+    }
 }
 
 impl<'a> MessageObject<'a> {
@@ -101,16 +128,6 @@ fn input(call: &ToolCall) -> Option<Box<RawValue>> {
     RawValue::from_string(call.arguments.clone()).ok()
 }
 
-/// Returns the reason for the end, and the stop text that was met.
-fn stop(end: &AnswerEnd, calls: usize) -> (&'static str, Option<&str>) {
-    match (end.reason, end.stop_text.as_deref()) {
-        (FinishReason::Length, _) => ("max_tokens", None),
-        (FinishReason::Stop, Some(text)) => ("stop_sequence", Some(text)),
-        (FinishReason::Stop, None) if calls > 0 => ("tool_use", None),
-        (FinishReason::Stop, None) => ("end_turn", None),
-    }
-}
-
 /// Returns the counts of an answer. Tokens that were in the KV cache are not among `input_tokens`.
 fn usage(stats: &AnswerStats) -> Value {
     json!({
@@ -123,7 +140,7 @@ fn usage(stats: &AnswerStats) -> Value {
 
 /// The writer of a message's events.
 pub(super) struct MessageEvents {
-    label: Label,
+    document: MessageDocument,
     /// Number of blocks that have begun.
     blocks: usize,
     /// Number of calls among them.
@@ -133,9 +150,9 @@ pub(super) struct MessageEvents {
 }
 
 impl MessageEvents {
-    pub(super) fn new(label: Label) -> Self {
+    pub(super) fn new(document: MessageDocument) -> Self {
         Self {
-            label,
+            document,
             blocks: 0,
             calls: 0,
             is_in_text: false,
@@ -154,7 +171,7 @@ impl MessageEvents {
                 }
                 Said::Call(call) => {
                     self.end_text(events);
-                    let id = call_id(&self.label, self.calls);
+                    let id = call_id(&self.document.label, self.calls);
                     self.calls += 1;
                     let block = json!({
                         "type": "tool_use", "id": id, "name": call.name, "input": {}
@@ -200,7 +217,7 @@ impl EventWriter for MessageEvents {
     fn begin(&mut self, stats: &AnswerStats) -> Pieces {
         let mut events = Pieces::default();
         let name = "message_start";
-        let message = MessageObject::empty(&self.label, usage(stats));
+        let message = MessageObject::empty(&self.document.label, usage(stats));
         add_named(
             &mut events,
             name,
@@ -224,7 +241,7 @@ impl EventWriter for MessageEvents {
         let mut events = Pieces::default();
         self.say(said, &mut events);
         self.end_text(&mut events);
-        let (stop_reason, stop_sequence) = stop(end, self.calls);
+        let (stop_reason, stop_sequence) = self.document.stop(end, self.calls, &stats.own);
         let name = "message_delta";
         let data = json!({
             "type": name,

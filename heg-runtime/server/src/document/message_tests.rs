@@ -13,6 +13,13 @@ fn label() -> Label {
     }
 }
 
+fn document() -> MessageDocument {
+    MessageDocument {
+        label: label(),
+        context_tokens: 1024,
+    }
+}
+
 fn stats() -> AnswerStats {
     AnswerStats {
         prompt_tokens: 20,
@@ -51,7 +58,7 @@ fn written(mut pieces: Pieces) -> String {
 fn whole_of(said: Vec<Said>, end: &AnswerEnd) -> String {
     let mut piece = Piece::default();
     piece.add(said);
-    written(whole(&label(), piece, end, &stats()))
+    written(document().whole(piece, end, &stats()))
 }
 
 #[test]
@@ -69,8 +76,22 @@ fn whole_messages() {
     insta::assert_snapshot!(messages.join("\n"));
 }
 
+#[test]
+fn an_answer_that_fills_the_context_says_so() {
+    let end = AnswerEnd::from(FinishReason::Length);
+    let stop = |context_tokens| {
+        let document = MessageDocument {
+            context_tokens,
+            ..document()
+        };
+        document.stop(&end, 0, &stats()).0
+    };
+    assert_eq!(stop(28), "max_tokens");
+    assert_eq!(stop(27), "model_context_window_exceeded");
+}
+
 fn events_of(said: Vec<Vec<Said>>, rest: Vec<Said>, end: &AnswerEnd) -> String {
-    let mut writer = MessageEvents::new(label());
+    let mut writer = MessageEvents::new(document());
     let before = AnswerStats {
         reused_tokens: 0,
         answer_tokens: 0,
@@ -107,7 +128,7 @@ fn events_of_calls() {
 
 #[test]
 fn events_of_an_answer_that_fails() {
-    let mut writer = MessageEvents::new(label());
+    let mut writer = MessageEvents::new(document());
     writer.begin(&stats());
     insta::assert_snapshot!(written(writer.failed(&ApiError::Deadline)));
 }

@@ -7,7 +7,7 @@ mod chunks;
 mod message;
 mod response;
 
-use super::answer::{Envelope, Label, Piece};
+use super::answer::{Envelope, Piece};
 use super::answering::{AnswerEnd, AnswerStats};
 use super::echo::Echoed;
 use super::error::{ApiError, Result};
@@ -18,6 +18,7 @@ use heg_text::Said;
 use serde::Serialize;
 
 pub(super) use chunks::{Empty, StreamForm};
+pub(super) use message::MessageDocument;
 pub(super) use response::{Keeping, ResponseDocument};
 
 /// The document that an answer is written as.
@@ -25,7 +26,7 @@ pub(super) enum AnswerDocument {
     /// An object of choices, of `/v1/chat/completions` or `/v1/completions`.
     Choices(Envelope),
     /// A message of `/v1/messages`.
-    Message(Label),
+    Message(MessageDocument),
     /// A response of `/v1/responses`.
     Response(Box<ResponseDocument>),
 }
@@ -69,7 +70,7 @@ impl AnswerDocument {
     pub(super) fn id(&self) -> &str {
         match self {
             Self::Choices(envelope) => &envelope.label.id,
-            Self::Message(label) => &label.id,
+            Self::Message(message) => &message.label.id,
             Self::Response(response) => &response.label.id,
         }
     }
@@ -107,7 +108,7 @@ impl AnswerDocument {
             });
         };
         Ok(match self {
-            Self::Message(label) => message::whole(&label, piece, &end, stats),
+            Self::Message(document) => document.whole(piece, &end, stats),
             Self::Response(response) => response.whole(piece, &end, stats),
             Self::Choices(_) => Pieces::default(),
         })
@@ -117,7 +118,7 @@ impl AnswerDocument {
     pub(super) fn events(self, count: usize, form: StreamForm) -> Box<dyn EventWriter> {
         match self {
             Self::Choices(envelope) => Box::new(chunks::ChunkEvents::new(envelope, count, form)),
-            Self::Message(label) => Box::new(message::MessageEvents::new(label)),
+            Self::Message(document) => Box::new(message::MessageEvents::new(document)),
             Self::Response(response) => Box::new(response::ResponseEvents::new(response)),
         }
     }

@@ -18,7 +18,7 @@ use crate::echo::Echoed;
 use crate::error::ApiError;
 use crate::flows::FlowName;
 use crate::kept_responses::KeptResponse;
-use crate::request::History;
+use crate::request::{History, qualified};
 use crate::sending::Pieces;
 use crate::tools::value_bytes;
 use heg_runtime::FinishReason;
@@ -73,7 +73,7 @@ impl ResponseDocument {
 
     /// Writes the whole response, and keeps its conversation.
     pub(super) fn whole(mut self, piece: Piece, end: &AnswerEnd, stats: &AnswerStats) -> Pieces {
-        let mut output = Output::new(&self.label);
+        let mut output = Output::new(&self);
         for part in piece.parts {
             match part {
                 Said::Text(text) => output.add_text(&text, status(end)),
@@ -189,7 +189,11 @@ fn add_output(history: &mut History, output: &[Value]) {
         let text_of = |name: &str| item[name].as_str().unwrap_or_default();
         match text_of("type") {
             "function_call" => {
-                history.call(text_of("call_id"), text_of("name"), text_of("arguments"));
+                let name = match item["namespace"].as_str() {
+                    Some(namespace) => qualified(namespace, text_of("name")),
+                    None => text_of("name").to_owned(),
+                };
+                history.call(text_of("call_id"), &name, text_of("arguments"));
             }
             _ => history.answer(item["content"][0]["text"].as_str().unwrap_or_default()),
         }
@@ -217,13 +221,20 @@ fn usage(stats: &AnswerStats) -> Value {
 struct Output {
     /// The part of the response's id that its items' ids repeat.
     answer: String,
+    /// Names of the namespaces of its tools.
+    namespaces: Vec<String>,
     items: Vec<Value>,
 }
 
 impl Output {
-    fn new(label: &Label) -> Self {
+    fn new(document: &ResponseDocument) -> Self {
+        let tools = document.asked.get("tools").and_then(Value::as_array);
+        let namespaces = tools.into_iter().flatten();
+        let namespaces = namespaces.filter(|tool| tool["type"] == "namespace");
+        let names = namespaces.filter_map(|tool| tool["name"].as_str().map(str::to_owned));
         Self {
-            answer: label.id.trim_start_matches("resp_").to_owned(),
+            answer: document.label.id.trim_start_matches("resp_").to_owned(),
+            namespaces: names.collect(),
             items: Vec::new(),
         }
     }
@@ -248,10 +259,22 @@ impl Output {
 
     /// Returns a call as the next item.
     fn call(&self, name: &str, arguments: &str, status: &'static str) -> Value {
-        json!({
+        let (namespace, name) = self.parts_of(name);
+        let mut call = json!({
             "id": self.id("fc"), "type": "function_call", "status": status,
             "call_id": self.id("call"), "name": name, "arguments": arguments,
-        })
+        });
+        if let Some(namespace) = namespace {
+            call["namespace"] = namespace.into();
+        }
+        call
+    }
+
+    /// Returns the namespace of a function, if it is in one, and its name there.
+    fn parts_of<'a>(&self, name: &'a str) -> (Option<&'a str>, &'a str) {
+        let parts = name.split_once('.');
+        let known = parts.filter(|(space, _)| self.namespaces.iter().any(|it| it == space));
+        known.map_or((None, name), |(space, name)| (Some(space), name))
     }
 }
 
@@ -273,7 +296,7 @@ pub(super) struct ResponseEvents {
 impl ResponseEvents {
     pub(super) fn new(document: Box<ResponseDocument>) -> Self {
         Self {
-            output: Output::new(&document.label),
+            output: Output::new(&document),
             document,
             text: None,
             events: 0,
@@ -377,7 +400,8 @@ impl ResponseEvents {
         let fields = json!({"item_id": id, "output_index": place, "delta": arguments});
         self.add(events, "response.function_call_arguments.delta", &fields);
         let fields = json!({
-            "item_id": id, "output_index": place, "name": name, "arguments": arguments,
+            "item_id": id, "output_index": place, "name": self.output.parts_of(name).1,
+            "arguments": arguments,
         });
         self.add(events, "response.function_call_arguments.done", &fields);
         self.output.add_call(name, arguments);

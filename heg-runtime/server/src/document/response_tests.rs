@@ -6,7 +6,10 @@ use super::*;
 use heg_text::ToolCall;
 
 fn document() -> ResponseDocument {
-    let asked = json!({"instructions": "Be brief.", "metadata": {"run": "7"}, "store": true});
+    let asked = json!({
+        "instructions": "Be brief.", "metadata": {"run": "7"}, "store": true,
+        "tools": [{"type": "namespace", "name": "agents", "tools": []}],
+    });
     ResponseDocument {
         label: Label {
             id: "resp_00c0ffee00c0ffee".to_owned(),
@@ -57,7 +60,15 @@ fn whole_responses() {
     let responses = [
         whole_of(vec![text("call "), text("Ana")], FinishReason::Stop),
         whole_of(
-            vec![text("I call."), call("Ana"), call("Ben")],
+            vec![
+                text("I call."),
+                call("Ana"),
+                call("Ben"),
+                Said::Call(ToolCall {
+                    name: "agents.spawn".to_owned(),
+                    arguments: "{}".to_owned(),
+                }),
+            ],
             FinishReason::Stop,
         ),
         whole_of(vec![text("call")], FinishReason::Length),
@@ -109,14 +120,20 @@ fn events_of_an_answer_without_text_and_of_one_that_fails() {
 #[test]
 fn a_kept_answer_is_the_one_that_a_client_sends_back() {
     let mut piece = Piece::default();
-    piece.add(vec![text("I call."), call("Ana"), call("Ben")]);
-    let mut output = Output::new(&document().label);
+    let of_namespace = Said::Call(ToolCall {
+        name: "agents.spawn".to_owned(),
+        arguments: "{}".to_owned(),
+    });
+    piece.add(vec![text("I call."), call("Ana"), of_namespace]);
+    let mut output = Output::new(&document());
     for part in piece.parts {
         match part {
             Said::Text(text) => output.add_text(&text, "completed"),
             Said::Call(call) => output.add_call(&call.name, &call.arguments),
         }
     }
+    assert_eq!(output.items[2]["namespace"], "agents");
+    assert_eq!(output.items[2]["name"], "spawn");
     let mut kept = History::default();
     add_output(&mut kept, &output.items);
     let results = output.items[1..].iter().map(|call| {

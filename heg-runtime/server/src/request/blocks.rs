@@ -18,7 +18,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Begins with a system message, unless it is empty.
+    /// Adds a system message, unless it is empty.
     pub(super) fn system(&mut self, text: String) {
         if !text.is_empty() {
             self.messages.push(Message::new("system", text));
@@ -40,7 +40,8 @@ impl Turns {
             match role.as_str() {
                 "user" => self.user(blocks, &path, ignored)?,
                 "assistant" => self.assistant(blocks, &path, ignored)?,
-                _ => return Err(message.wrong("role", "user or assistant", &role.into())),
+                "system" if place > 0 => self.operator(blocks, &path, ignored)?,
+                _ => return Err(message.wrong("role", roles(place), &role.into())),
             }
             message.end()?;
         }
@@ -75,6 +76,22 @@ impl Turns {
         if let Some(text) = text {
             self.messages.push(Message::new("user", text));
         }
+        Ok(())
+    }
+
+    /// Reads a message of the application amid the conversation.
+    fn operator(&mut self, blocks: Vec<Fields>, path: &str, ignored: &mut Ignored) -> Result<()> {
+        if let Some(open) = self.open_calls.first() {
+            return Err(unanswered(path, open));
+        }
+        let mut text = String::new();
+        for mut block in blocks {
+            match block.needed_text("type")?.as_str() {
+                "text" => text.push_str(&text_block(block, ignored)?),
+                kind => return Err(no_such_block(&block, kind, "text")),
+            }
+        }
+        self.system(text);
         Ok(())
     }
 
@@ -140,6 +157,15 @@ impl Turns {
         let message = Message::try_from(message).map_err(RuntimeError::from)?;
         self.messages.push(message);
         Ok(())
+    }
+}
+
+/// Returns the roles that the message at this place may have. A conversation begins with its first turn, for there is a
+/// field `system`.
+fn roles(place: usize) -> &'static str {
+    match place {
+        0 => "user or assistant",
+        _ => "user, assistant or system",
     }
 }
 

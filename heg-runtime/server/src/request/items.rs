@@ -91,8 +91,12 @@ impl History {
                     let expected = "an id that no other call has";
                     return Err(item.wrong("call_id", expected, &id.into()));
                 }
-                let (name, arguments) = (item.needed_text("name")?, item.needed_text("arguments")?);
+                let name = name(&mut item)?;
+                let arguments = item.needed_text("arguments")?;
                 self.call(&id, &name, &arguments);
+            }
+            Some("function_call_output") if item.get("call_id").is_none() => {
+                self.note(&mut item, path)?;
             }
             Some("function_call_output") => self.output(&mut item)?,
             Some("reasoning") => {
@@ -151,6 +155,17 @@ impl History {
         Ok(())
     }
 
+    /// Reads an output that no call asked for: what a function of the client says of itself, which is nobody's word but
+    /// the user's.
+    fn note(&mut self, item: &mut Fields, path: &str) -> Result<()> {
+        if item.get("name").is_none() {
+            return Err(item.absent("call_id", "a text"));
+        }
+        let name = name(item)?;
+        let text = content(item, "output", &["input_text"])?;
+        self.said("user", format!("{name}: {text}"), path)
+    }
+
     fn check_answered(&self, path: &str) -> Result<()> {
         match self.open_calls.first() {
             None => Ok(()),
@@ -161,6 +176,20 @@ impl History {
             }),
         }
     }
+}
+
+/// Takes the name of a function, and its namespace.
+fn name(item: &mut Fields) -> Result<String> {
+    let name = item.needed_text("name")?;
+    Ok(match item.text("namespace")? {
+        Some(namespace) => qualified(&namespace, &name),
+        None => name,
+    })
+}
+
+/// Returns the name by which the model knows a function of a namespace. OpenAI allows no point in either.
+pub(crate) fn qualified(namespace: &str, name: &str) -> String {
+    format!("{namespace}.{name}")
 }
 
 /// Takes a text, or a list of parts of these types.

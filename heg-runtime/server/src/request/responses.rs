@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::ignored::Ignored;
-use super::items::History;
+use super::items::{History, qualified};
 use super::messages::check_one_answer;
 use super::params::{self, OfRoute};
 use super::{
@@ -219,11 +219,7 @@ fn format(fields: &mut Fields, ignored: &mut Ignored) -> Result<AnswerFormat> {
 
 fn tooling(fields: &mut Fields, format: AnswerFormat, ignored: &mut Ignored) -> Result<Tooling> {
     let list = fields.list("tools")?.unwrap_or_default();
-    let tools = list.into_iter().enumerate();
-    let tools: Result<Vec<Value>> = tools
-        .map(|(place, value)| tool(Fields::of(value, &format!("tools[{place}]"))?, ignored))
-        .collect();
-    let tools = tools?;
+    let tools = offered_tools(list, ignored)?;
     let choice = choice(fields, !tools.is_empty())?;
     let calls = match fields.flag("parallel_tool_calls")? {
         Some(false) => Calls::One,
@@ -238,14 +234,61 @@ fn tooling(fields: &mut Fields, format: AnswerFormat, ignored: &mut Ignored) -> 
     tooling.checked("text.format")
 }
 
-/// Returns a tool in chat's form.
-fn tool(mut tool: Fields, ignored: &mut Ignored) -> Result<Value> {
-    let kind = tool.needed_text("type")?;
-    if kind != "function" {
-        return Err(tool.unsupported("type", &kind.into(), FUNCTIONS_ONLY));
+/// Returns the tools in chat's form, those of namespaces among them. A tool that runs at OpenAI is not offered to the
+/// model if there are others, as agents add them unasked.
+fn offered_tools(list: Vec<Value>, ignored: &mut Ignored) -> Result<Vec<Value>> {
+    let (mut offered, mut hosted) = (Vec::new(), None);
+    for (place, value) in list.into_iter().enumerate() {
+        let path = format!("tools[{place}]");
+        let mut given = Fields::of(value, &path)?;
+        let kind = given.needed_text("type")?;
+        match kind.as_str() {
+            "function" => offered.push(tool(given, None, ignored)?),
+            "namespace" => namespace(given, &path, &mut offered, ignored)?,
+            _ => {
+                let error = given.unsupported("type", &kind.as_str().into(), FUNCTIONS_ONLY);
+                if !ADDED_UNASKED.contains(&kind.as_str()) {
+                    return Err(error);
+                }
+                hosted.get_or_insert(error);
+            }
+        }
     }
+    match hosted {
+        Some(error) if offered.is_empty() => return Err(error),
+        Some(_) => ignored.add("tools.web_search"),
+        None => {}
+    }
+    Ok(offered)
+}
+
+/// Adds the functions of a namespace, each with its name before its own.
+fn namespace(
+    mut namespace: Fields,
+    path: &str,
+    offered: &mut Vec<Value>,
+    ignored: &mut Ignored,
+) -> Result<()> {
+    let name = namespace.needed_text("name")?;
+    // A namespace has no place in chat templates, whose tools describe themselves.
+    namespace.text("description")?;
+    let list = namespace.list("tools")?;
+    let list = list.ok_or_else(|| namespace.absent("tools", "a list of functions"))?;
+    namespace.end()?;
+    for (place, value) in list.into_iter().enumerate() {
+        let mut given = Fields::of(value, &format!("{path}.tools[{place}]"))?;
+        given.only("type", |kind| kind == "function", FUNCTIONS_ONLY)?;
+        offered.push(tool(given, Some(&name), ignored)?);
+    }
+    Ok(())
+}
+
+/// Returns a function, whose type was taken, in chat's form.
+fn tool(mut tool: Fields, namespace: Option<&str>, ignored: &mut Ignored) -> Result<Value> {
     let mut function = Map::new();
-    function.insert("name".to_owned(), tool.needed_text("name")?.into());
+    let name = tool.needed_text("name")?;
+    let name = namespace.map_or_else(|| name.clone(), |space| qualified(space, &name));
+    function.insert("name".to_owned(), name.into());
     if let Some(description) = tool.text("description")? {
         function.insert("description".to_owned(), description.into());
     }
@@ -304,6 +347,7 @@ fn choice(fields: &mut Fields, has_tools: bool) -> Result<ToolChoice> {
 
 /// Takes the fields that change nothing here, and those that may only ask for what happens anyway.
 fn without_effect(fields: &mut Fields, ignored: &mut Ignored) -> Result<()> {
+    ignored.take(fields, "client_metadata");
     ignored.take(fields, "max_tool_calls");
     ignored.take(fields, "prompt_cache_options");
     fields.only("background", foreign::is_false, "answers while it is asked")?;
@@ -336,6 +380,9 @@ fn without_effect(fields: &mut Fields, ignored: &mut Ignored) -> Result<()> {
 
 const FUNCTIONS_ONLY: &str =
     "runs no tools of its own: the client runs the functions that it describes";
+
+/// Types of tools that agents offer whether or not their user asked for them.
+const ADDED_UNASKED: [&str; 2] = ["web_search", "web_search_preview"];
 
 const BY_PREVIOUS: &str = "continues conversations by `previous_response_id`";
 

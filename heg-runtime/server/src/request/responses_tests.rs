@@ -29,6 +29,8 @@ fn items_become_messages_of_chat() {
             {"type":"function_call_output","call_id":"c2","output":"two"},
             {"type":"function_call_output","call_id":"c1","output":[{"type":"input_text","text":"one"}]},
             {"role":"user","content":"go on"}]}"#,
+        r#"{"input":[{"type":"function_call","call_id":"c1","namespace":"agents","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c1","output":"x"}]}"#,
+        r#"{"input":[{"type":"function_call_output","namespace":"agents","name":"goal","output":"o"}]}"#,
         r#"{"input":[{"type":"function_call","call_id":"c1","name":"f","arguments":"not JSON"},{"type":"function_call_output","call_id":"c1","output":"x"}]}"#,
     ]));
 }
@@ -44,6 +46,7 @@ fn tools_and_forms_become_those_of_chat() {
         with(r#","tool_choice":"none","text":{"format":{"type":"json_object"},"verbosity":"low"}"#),
         with(r#","text":{"format":{"type":"json_object"}}"#),
         r#"{"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"},"strict":true}}}"#.to_owned(),
+        r#"{"client_metadata":{"x":"y"},"tools":[{"type":"namespace","name":"agents","description":"d","tools":[{"type":"function","name":"f","parameters":{"type":"object"}}]},{"type":"web_search","external_web_access":false}]}"#.to_owned(),
         r#"{"text":{"format":{"type":"text"}},"truncation":"auto","include":["reasoning.encrypted_content"],"max_tool_calls":3}"#.to_owned(),
     ];
     insta::assert_snapshot!(shown(&cases.each_ref().map(String::as_str)));
@@ -109,6 +112,9 @@ fn fields_that_are_refused() {
         r#"{"previous_response_id":5}"#,
         r#"{"metadata":{"a":1}}"#,
         r#"{"metadata":"a"}"#,
+        r#"{"tools":[{"type":"namespace","name":"agents"}]}"#,
+        r#"{"tools":[{"type":"namespace","name":"agents","tools":[{"type":"custom","name":"f"}]}]}"#,
+        r#"{"tools":[{"type":"function","name":"f"},{"type":"mcp","server_url":"u"}]}"#,
         r#"{"background":true}"#,
         r#"{"conversation":"conv_1"}"#,
         r#"{"prompt":{"id":"pmpt_1"}}"#,

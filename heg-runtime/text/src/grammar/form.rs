@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
-use super::{schema, tools};
+use super::schema::{self, UnknownKeywords};
+use super::tools;
 
 /// The form that an answer must have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,7 +90,10 @@ impl AnswerForm {
 }
 
 fn schema_source(schema: &Value) -> anyhow::Result<TopLevelGrammar> {
-    Ok(TopLevelGrammar::from_json_schema(schema::prepared(schema)?))
+    Ok(TopLevelGrammar::from_json_schema(schema::prepared(
+        schema,
+        UnknownKeywords::Refused,
+    )?))
 }
 
 /// Name of a form that is a schema.

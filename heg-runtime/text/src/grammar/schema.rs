@@ -6,22 +6,33 @@ use serde_json::{Map, Value, json};
 
 use super::expansion;
 
+/// The meaning of keywords and formats that the compiler does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnknownKeywords {
+    /// The schema has none: an answer could not be held to them.
+    Refused,
+    /// They hold nothing, as in tools' parameters, which agents take from whatever validates them.
+    Ignored,
+}
+
 /// Returns a copy of a schema with this runtime's options in it.
 ///
 /// # Errors
 /// If it is too large.
-pub(super) fn prepared(schema: &Value) -> Result<Value> {
+pub(super) fn prepared(schema: &Value, unknown: UnknownKeywords) -> Result<Value> {
     check(schema)?;
-    Ok(match schema {
-        Value::Object(fields) => with_options(fields.clone()),
-        other => with_options(Map::from_iter([("allOf".to_owned(), json!([other]))])),
-    })
+    let fields = match schema {
+        Value::Object(fields) => fields.clone(),
+        other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
+    };
+    Ok(with_options(fields, unknown))
 }
 
 /// Sets the library's options for writing JSON. The options in an untrusted schema are dropped, since they need not
 /// lead to JSON.
-pub(super) fn with_options(mut schema: Map<String, Value>) -> Value {
-    let options = json!({"whitespace_pattern": WHITE_SPACE});
+fn with_options(mut schema: Map<String, Value>, unknown: UnknownKeywords) -> Value {
+    let lenient = unknown == UnknownKeywords::Ignored;
+    let options = json!({"whitespace_pattern": WHITE_SPACE, "lenient": lenient});
     schema.insert("x-guidance".to_owned(), options);
     Value::Object(schema)
 }

@@ -209,6 +209,28 @@ fn arguments_that_a_tool_does_not_name_are_not_made_up() {
     }
 }
 
+/// Agents send the schemas of their own validators.
+#[test]
+fn keywords_that_are_not_known_hold_no_arguments() {
+    let parameters = json!({"type": "object", "additionalProperties": false, "properties": {
+        "names": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {}},
+        "at": {"type": "string", "format": "of my own"},
+    }});
+    assert!(refused(schema(parameters.clone())).contains("propertyNames"));
+    let tool = Tool {
+        name: "f".into(),
+        parameters: Some(parameters),
+    };
+    let completes = |arguments: &str| {
+        let tools = std::slice::from_ref(&tool);
+        let grammar = grammars().tool_calls(BARE, tools, &ToolChoice::Required, Calls::One);
+        let call = format!(r#"{{"name": "f", "arguments": {arguments}}}"#);
+        accepts(grammar.unwrap().unwrap(), &call) == Some(GrammarState::Complete)
+    };
+    assert!(completes(r#"{"names": {"a": 1}, "at": "5 pm"}"#));
+    assert!(!completes(r#"{"names": 1}"#));
+}
+
 /// Returns whether an answer of tool calls, or of text, is valid.
 fn answers(
     syntax: ToolSyntax,

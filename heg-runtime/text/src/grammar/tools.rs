@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::Tokenizer;
 use super::super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
-use super::schema;
+use super::schema::{self, UnknownKeywords};
 
 /// Markers of calls that are tokens of the vocabulary and have no text: `<[42]>` in a grammar.
 pub(super) struct Markers(Vec<(&'static str, u32)>);
@@ -127,7 +127,7 @@ fn calls_schema(syntax: ToolSyntax, tools: &[&Tool], calls: Calls) -> Result<Val
             schema.insert("maxItems".to_owned(), json!(1));
         }
     }
-    schema::prepared(&Value::Object(schema))
+    schema::prepared(&Value::Object(schema), UnknownKeywords::Ignored)
 }
 
 /// Returns the schema of a call, as the `index`-th alternative.

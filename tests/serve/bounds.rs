@@ -41,6 +41,9 @@ fn what_can_never_fit_is_no_rate_limit() {
     );
     let chat = json!({"messages": [{"role": "user", "content": "a ".repeat(100_000)}]});
     check_never_fits(&host, CHAT, &chat, context);
+    let said = json!([{"role": "user", "content": "hi"}]);
+    let chat = json!({"messages": said, "max_tokens": 1025});
+    check_never_fits(&host, CHAT, &chat, context);
     let fits = json!({"prompt": vec![5; 1023]});
     assert_eq!(host.post(BARE, &fits).status, 200);
 
@@ -59,6 +62,52 @@ fn what_can_never_fit_is_no_rate_limit() {
     // An answer without a limit has all the remaining room.
     let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
     assert_eq!(host.post(CHAT, &chat).status, 200);
+}
+
+/// Agents ask for more tokens than any answer has, whatever the prompt.
+#[test]
+fn answers_in_conversations_end_where_the_context_does() {
+    let host = Host::new();
+    let text = "a ".repeat(500);
+    let said = json!([{"role": "user", "content": text}]);
+    for (path, limit, input, tokens, reason, found) in [
+        (
+            CHAT,
+            "max_tokens",
+            ("messages", &said),
+            ["prompt_tokens", "completion_tokens"],
+            "/choices/0/finish_reason",
+            "length",
+        ),
+        (
+            "/v1/messages",
+            "max_tokens",
+            ("messages", &said),
+            ["input_tokens", "output_tokens"],
+            "/stop_reason",
+            "model_context_window_exceeded",
+        ),
+        (
+            "/v1/responses",
+            "max_output_tokens",
+            ("input", &said),
+            ["input_tokens", "output_tokens"],
+            "/incomplete_details/reason",
+            "max_output_tokens",
+        ),
+    ] {
+        let body =
+            json!({"model": "tiny-agent", limit: 1000, input.0: input.1, "ignore_eos": true});
+        let reply = host.post_with(path, "anthropic-version: 2023-06-01\r\n", &body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let reply = reply.json();
+        // Anthropic counts tokens that were in the KV cache apart.
+        let cached = reply["usage"]["cache_read_input_tokens"].as_u64();
+        let counts = tokens.map(|name| reply["usage"][name].as_u64().unwrap());
+        let all = counts.iter().sum::<u64>() + cached.unwrap_or(0);
+        assert_eq!(all, 1024, "{reply}");
+        assert_eq!(reply.pointer(reason).unwrap(), found, "{reply}");
+    }
 }
 
 /// Each of these once took tens to hundreds of megabytes, and held the event loop for seconds.

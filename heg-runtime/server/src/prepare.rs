@@ -404,7 +404,8 @@ pub(super) fn kept_bytes(
 /// Returns the maximum number of tokens of each answer.
 ///
 /// # Errors
-/// `TooLong`, if the requested answer does not fit after the prompt.
+/// `TooLong`, if the prompt leaves no room for an answer, the requested answer fits behind no prompt or, for bare
+/// prompts, not behind this one.
 fn answer_tokens(
     state: &State,
     served: &ServedModel,
@@ -413,15 +414,16 @@ fn answer_tokens(
     prompt_tokens: usize,
 ) -> Result<u32> {
     Ok(match (params.tokens_max, dialect) {
-        // Anthropic's answers end where the context does, whatever was asked for.
-        (Some(asked), Dialect::Messages(_)) => {
-            served.bounds().check(prompt_tokens, 1)?;
-            asked.min(served.room(prompt_tokens))
-        }
-        (Some(asked), _) => {
+        (Some(asked), Dialect::Choices(ApiKind::Completion)) => {
             // The engine makes one token even if none is asked for.
             served.bounds().check(prompt_tokens, asked.max(1))?;
             asked
+        }
+        // Agents ask for 32,000 tokens behind any prompt: their answers end where the context does.
+        (Some(asked), _) => {
+            served.bounds().check(0, asked)?;
+            served.bounds().check(prompt_tokens, 1)?;
+            asked.min(served.room(prompt_tokens))
         }
         (None, Dialect::Choices(ApiKind::Completion)) => {
             served.room(prompt_tokens).min(COMPLETION_TOKENS)

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod agents;
 mod answers;
 mod bounds;
 mod cases;

@@ -69,9 +69,13 @@ pub(super) fn receive(
     }
 }
 
-/// Refuses a request to an engine that has stopped. The sender of any other message finds its channel closed.
+/// Refuses a message to an engine that has stopped. The sender of one that has no such answer finds its channel closed.
 pub(super) fn turn_away(message: Message) {
-    if let Message::Submit(arrival) = message {
-        arrival.refuse(Finish::Failed, Some(Arc::new(EngineError::EngineStopped)));
+    match message {
+        Message::Submit(arrival) => {
+            arrival.refuse(Finish::Failed, Some(Arc::new(EngineError::EngineStopped)));
+        }
+        Message::WaitReady(answer) => drop(answer.send(Err(EngineError::EngineStopped))),
+        _ => {}
     }
 }

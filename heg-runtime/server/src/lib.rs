@@ -90,7 +90,7 @@ use connection::Connections;
 use dialect::Dialect;
 use document::{AnswerDocument, MessageDocument, ResponseDocument};
 use heg_runtime::energy::EnergyMeter;
-use heg_runtime::engine::ScopeId;
+use heg_runtime::engine::{EngineError, ScopeId};
 use heg_runtime::{RuntimeError, verified};
 use heg_state::StateOwner;
 use kept_responses::KeptResponses;
@@ -349,6 +349,8 @@ impl State {
         for served in self.models.iter() {
             match served.wait_ready() {
                 Ok(()) => ready += 1,
+                // The server ends while models get ready: nobody waits for them.
+                Err(RuntimeError::Engine(EngineError::EngineStopped)) => continue,
                 Err(error) => {
                     if let Some(before) = last.replace((served, error)) {
                         report(before);

@@ -243,6 +243,28 @@ fn templates_that_want_turns_get_them() {
     assert!(conversation.in_turns().unwrap().in_turns().is_none());
 }
 
+proptest::proptest! {
+    /// Whoever speaks in whichever order, in turns one system message begins, no two messages of the user are neighbours,
+    /// and everything is said in its order.
+    #[test]
+    fn conversations_in_turns(roles in proptest::collection::vec(0..4usize, 0..12)) {
+        let name = |role: usize| ["system", "user", "assistant", "tool"][role];
+        let messages = roles.iter().enumerate();
+        let messages = messages.map(|(place, role)| Message::new(name(*role), format!("<{place}>")));
+        let conversation = Conversation { messages: messages.collect(), ..Conversation::default() };
+        let turns = conversation.in_turns().unwrap_or_else(|| conversation.clone());
+        proptest::prop_assert!(turns.in_turns().is_none());
+        let roles: Vec<&str> = turns.messages.iter().map(Message::role).collect();
+        proptest::prop_assert!(!roles.iter().skip(1).any(|role| *role == "system"));
+        proptest::prop_assert!(!roles.windows(2).any(|pair| pair == ["user", "user"]));
+        let said = |conversation: &Conversation| -> String {
+            let texts = conversation.messages.iter().map(|it| it.fields()["content"].as_str().unwrap());
+            texts.collect::<String>().replace("\n\n", "")
+        };
+        proptest::prop_assert_eq!(said(&turns), said(&conversation));
+    }
+}
+
 #[test]
 fn without_a_date_the_function_is_undefined() {
     let source = "{{ strftime_now('%Y') if strftime_now is defined else 'no date' }}";

@@ -7,9 +7,8 @@ use serde_json::Value;
 
 use heg_server::Token;
 
+use crate::cases::HEADERS;
 use crate::host::Host;
-
-const HEADERS: &str = "authorization: Bearer s3cret\r\nanthropic-version: 2023-06-01\r\n";
 
 /// Returns the beginning of the last event of a stream from such a path.
 fn last_events(path: &str) -> &'static [&'static str] {

@@ -12,7 +12,9 @@ use heg_server::Token;
 use crate::client::Reply;
 use crate::host::Host;
 
-const HEADERS: &str = "authorization: Bearer s3cret\r\nanthropic-version: 2023-06-01\r\n";
+/// Headers of a client that every route accepts.
+pub(crate) const HEADERS: &str =
+    "authorization: Bearer s3cret\r\nanthropic-version: 2023-06-01\r\n";
 
 /// Returns a request that is answered on a route.
 fn answered(route: &str) -> Value {

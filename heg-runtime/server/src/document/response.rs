@@ -189,10 +189,7 @@ fn add_output(history: &mut History, output: &[Value]) {
         let text_of = |name: &str| item[name].as_str().unwrap_or_default();
         match text_of("type") {
             "function_call" => {
-                let name = match item["namespace"].as_str() {
-                    Some(namespace) => qualified(namespace, text_of("name")),
-                    None => text_of("name").to_owned(),
-                };
+                let name = qualified(item["namespace"].as_str(), text_of("name"));
                 history.call(text_of("call_id"), &name, text_of("arguments"));
             }
             _ => history.answer(item["content"][0]["text"].as_str().unwrap_or_default()),

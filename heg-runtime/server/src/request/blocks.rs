@@ -85,11 +85,8 @@ impl Turns {
             return Err(unanswered(path, open));
         }
         let mut text = String::new();
-        for mut block in blocks {
-            match block.needed_text("type")?.as_str() {
-                "text" => text.push_str(&text_block(block, ignored)?),
-                kind => return Err(no_such_block(&block, kind, "text")),
-            }
+        for block in blocks {
+            text.push_str(&only_text(block, ignored)?);
         }
         self.system(text);
         Ok(())
@@ -199,13 +196,17 @@ pub(super) fn text_of(
     let mut text = String::new();
     for (place, block) in list.into_iter().enumerate() {
         let path = format!("{}[{place}]", fields.path_of(name));
-        let mut block = Fields::of(block, &path)?;
-        match block.needed_text("type")?.as_str() {
-            "text" => text.push_str(&text_block(block, ignored)?),
-            kind => return Err(no_such_block(&block, kind, "text")),
-        }
+        text.push_str(&only_text(Fields::of(block, &path)?, ignored)?);
     }
     Ok(text)
+}
+
+/// Returns the text of a block that may only be a text.
+fn only_text(mut block: Fields, ignored: &mut Ignored) -> Result<String> {
+    match block.needed_text("type")?.as_str() {
+        "text" => text_block(block, ignored),
+        kind => Err(no_such_block(&block, kind, "text")),
+    }
 }
 
 /// Returns the text of a text block, whose type was taken.

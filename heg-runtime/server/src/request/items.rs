@@ -181,15 +181,15 @@ impl History {
 /// Takes the name of a function, and its namespace.
 fn name(item: &mut Fields) -> Result<String> {
     let name = item.needed_text("name")?;
-    Ok(match item.text("namespace")? {
-        Some(namespace) => qualified(&namespace, &name),
-        None => name,
-    })
+    Ok(qualified(item.text("namespace")?.as_deref(), &name))
 }
 
-/// Returns the name by which the model knows a function of a namespace. OpenAI allows no point in either.
-pub(crate) fn qualified(namespace: &str, name: &str) -> String {
-    format!("{namespace}.{name}")
+/// Returns the name by which the model knows a function, with its namespace if it has one. OpenAI allows no point in either.
+pub(crate) fn qualified(namespace: Option<&str>, name: &str) -> String {
+    match namespace {
+        Some(namespace) => format!("{namespace}.{name}"),
+        None => name.to_owned(),
+    }
 }
 
 /// Takes a text, or a list of parts of these types.

@@ -286,8 +286,7 @@ fn namespace(
 /// Returns a function, whose type was taken, in chat's form.
 fn tool(mut tool: Fields, namespace: Option<&str>, ignored: &mut Ignored) -> Result<Value> {
     let mut function = Map::new();
-    let name = tool.needed_text("name")?;
-    let name = namespace.map_or_else(|| name.clone(), |space| qualified(space, &name));
+    let name = qualified(namespace, &tool.needed_text("name")?);
     function.insert("name".to_owned(), name.into());
     if let Some(description) = tool.text("description")? {
         function.insert("description".to_owned(), description.into());

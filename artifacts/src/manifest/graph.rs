@@ -147,4 +147,15 @@ impl StageGraph {
             })
             .try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?))
     }
+
+    /// Bytes that a token leaves in the KV cache over all layers, in the widest element types that the graph knows; the
+    /// largest number if they do not fit.
+    pub fn widest_cache_bytes(&self) -> u64 {
+        let cached = self.edges.iter().filter(|edge| edge.rows == Rows::Context);
+        let bytes = cached.map(|edge| {
+            let row = edge.row_bytes.values().max().copied().unwrap_or(0);
+            row.saturating_mul(edge.places.into())
+        });
+        bytes.fold(0, u64::saturating_add)
+    }
 }

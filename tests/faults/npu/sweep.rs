@@ -85,7 +85,7 @@ const PART: &str = "HEG_TEST_NPU_PART";
 fn sweep(inside: &InSoftNpu, scene: Scene) {
     let parts = match std::env::var_os("HEG_FULL") {
         Some(_) => 1,
-        None => 24 * Scene::all().count(),
+        None => 40 * Scene::all().count(),
     };
     let part: usize = std::env::var(PART).unwrap().parse().unwrap();
     let begin = Instant::now();

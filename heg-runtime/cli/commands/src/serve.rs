@@ -1,5 +1,7 @@
 //! `heg serve`: serves bundles over OpenAI's and Anthropic's APIs, until the process is told to end.
 
+mod memory;
+
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -10,7 +12,7 @@ use clap::Args;
 use heg_artifacts::plain::escape;
 use heg_confine::WorkerProgram;
 use heg_runtime::Loaded;
-use heg_runtime::engine::{DeviceTurns, Engine, EngineOptions, ResidentBudget, Stay};
+use heg_runtime::engine::{DeviceTurns, Engine, EngineOptions, ResidentBudget};
 use heg_runtime::exec::Loader;
 use heg_runtime::{read_policy, verified};
 use heg_sched::Observer;
@@ -26,6 +28,8 @@ use heg_workload::TraceFile;
 use crate::TEXT_WORKER;
 use crate::bake::Choice;
 use crate::failure::input;
+use memory::KvPart;
+
 use crate::options::{Machine, Speculate, print_descents};
 use crate::state::Keep;
 
@@ -50,7 +54,7 @@ pub(crate) struct Arguments {
     /// How requests share the devices: a shipped policy or a .ron file [default: agent-xpu or agent-xpu-one-device, and cpu-priority-batching for vectors and scores]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
-    /// Memory for KV caches, in MiB [default: what the policy says, at most a quarter of the machine's memory]
+    /// Memory for KV caches, in MiB; models share it in proportion to what their longest contexts take [default: what the policy says, at most a quarter of the machine's memory]
     #[arg(long, value_name = "N")]
     kv_mib: Option<NonZeroU32>,
     /// Memory for bundles, in MiB: those that no request needs are released where others need room, and read again when they are asked for [default: no bound; the system decides]
@@ -119,20 +123,24 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         resident: arguments.resident(),
         state: arguments.state.folder()?.map(Arc::new),
     };
-    let mut loaded = Vec::new();
-    let mut models: Option<Models> = None;
     let others = arguments.others.iter();
     let others = others.map(|other| arguments.machine.of(other));
-    for machine in std::iter::once(arguments.machine.of(&arguments.machine.bundle)).chain(others) {
-        let (bundle, model) = match hosting.model(&machine) {
-            Ok(hosted) => hosted,
-            Err(error) if arguments.others.is_empty() => return Err(error),
+    let machines = std::iter::once(arguments.machine.of(&arguments.machine.bundle)).chain(others);
+    let mut opened = Vec::new();
+    for machine in machines {
+        match machine.open() {
+            Ok(loaded) => opened.push((machine, loaded)),
+            Err(error) => arguments.pass_over(&machine, error)?,
+        }
+    }
+    let bundles = || opened.iter().map(|(_, loaded)| loaded);
+    arguments.check_residents(bundles())?;
+    let mut models: Option<Models> = None;
+    for ((machine, loaded), kv_part) in opened.iter().zip(KvPart::of_each(bundles())) {
+        let model = match hosting.model(machine, loaded, kv_part) {
+            Ok(model) => model,
             Err(error) => {
-                let path = escape(&machine.bundle.to_string_lossy()).to_string();
-                eprintln!(
-                    "heg: `{path}` is not served: {}",
-                    escape(&format!("{error:#}"))
-                );
+                arguments.pass_over(machine, error)?;
                 continue;
             }
         };
@@ -140,14 +148,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             Some(models) => models.add(distinct(model, models, &machine.bundle))?,
             None => models = Some(model.into()),
         }
-        loaded.push((machine, bundle));
     }
     let mut models = models.ok_or_else(|| input("none of the bundles can be served"))?;
     for Alias { name, model } in &arguments.alias {
         models.alias(name.clone(), model)?;
     }
-    let bundles = loaded.iter().map(|(_, loaded)| loaded);
-    arguments.check_residents(bundles)?;
     let names = models.names().join(", ");
     for address in server.addresses() {
         // Scripts wait for this line; a missing reader is no error.
@@ -156,8 +161,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // A second signal ends the grace period.
     server.run_until(models, shutdown_signal(), shutdown_signal())?;
     // Unless that was done: a bundle that had just been written when kernels became ready is remembered here.
-    for (machine, loaded) in loaded {
-        machine.remember(&loaded)?;
+    for (machine, loaded) in &opened {
+        machine.remember(loaded)?;
     }
     Ok(())
 }
@@ -188,12 +193,16 @@ struct Hosting<'a> {
 }
 
 impl Hosting<'_> {
-    /// Opens a bundle, and starts its engine.
-    fn model(&self, machine: &Machine) -> anyhow::Result<(Loaded, ServedModel)> {
+    /// Starts a bundle's engine.
+    fn model(
+        &self,
+        machine: &Machine,
+        loaded: &Loaded,
+        kv_part: KvPart,
+    ) -> anyhow::Result<ServedModel> {
         let arguments = self.arguments;
-        let loaded = machine.open()?;
         let timeline = Timeline::default();
-        let loader = machine.loader(&loaded)?;
+        let loader = machine.loader(loaded)?;
         let options = EngineOptions {
             exec: machine.executor_options(&loader),
             flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
@@ -201,23 +210,39 @@ impl Hosting<'_> {
             speculation: arguments.speculate.into(),
             baked: arguments.baked.states(),
             turns: self.turns.clone(),
-            resident: self.resident.for_bundle(arguments.stay(&loaded)),
+            resident: self.resident.for_bundle(arguments.stay(loaded)),
             observers: arguments.observers(&timeline)?,
             ..EngineOptions::default()
         };
-        let policy = arguments.policy(&loader)?;
+        let policy = arguments.policy(&loader, kv_part)?;
         let engine = Engine::start(loader, policy, options)?;
         if let Some(why) = engine.not_kept() {
             eprintln!("note: keeps nothing of prompts: {}", escape(why));
         }
         print_descents(engine.passed_states());
         let worker = WorkerProgram::this(TEXT_WORKER);
-        let served = ServedModel::new(&loaded, engine, timeline, worker)?;
-        Ok((loaded, served))
+        Ok(ServedModel::new(loaded, engine, timeline, worker)?)
     }
 }
 
 impl Arguments {
+    /// Reports a bundle that cannot be served; the others are.
+    ///
+    /// # Errors
+    ///
+    /// The bundle's, if there is no other.
+    fn pass_over(&self, machine: &Machine, error: anyhow::Error) -> anyhow::Result<()> {
+        if self.others.is_empty() {
+            return Err(error);
+        }
+        let path = escape(&machine.bundle.to_string_lossy()).to_string();
+        eprintln!(
+            "heg: `{path}` is not served: {}",
+            escape(&format!("{error:#}"))
+        );
+        Ok(())
+    }
+
     /// Refuses what is for one bundle alone, and memory that is too little for all.
     fn check(&self) -> anyhow::Result<()> {
         if self.others.is_empty() {
@@ -228,61 +253,7 @@ impl Arguments {
                 "--trace writes what one bundle does: expected one bundle",
             ));
         }
-        let models = self.models();
-        match self.kv_mib {
-            Some(asked) if asked.get() < models => Err(input(format!(
-                "--kv-mib {asked} is too little for {models} bundles: expected at least 1 MiB for each"
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// The memory that bundles share.
-    fn resident(&self) -> ResidentBudget {
-        let bytes = self.resident_mib.map(|mib| u64::from(mib.get()) << 20);
-        bytes.map_or_else(ResidentBudget::default, ResidentBudget::of_bytes)
-    }
-
-    /// The time for which a bundle stays in memory.
-    fn stay(&self, loaded: &Loaded) -> Stay {
-        match self.pin.contains(&loaded.bundle().manifest().model.name) {
-            true => Stay::Pinned,
-            false => Stay::WhileNeeded,
-        }
-    }
-
-    /// Refuses pins of models that are not served, and memory that does not hold what is pinned and any other bundle.
-    fn check_residents<'l>(&self, all: impl Iterator<Item = &'l Loaded>) -> anyhow::Result<()> {
-        let Some(mib) = self.resident_mib else {
-            return Ok(());
-        };
-        let (mut missing, mut pinned, mut largest) = (self.pin.clone(), 0, 0);
-        for loaded in all {
-            let bytes = loaded.bundle().mapping().len() as u64;
-            missing.retain(|name| *name != loaded.bundle().manifest().model.name);
-            match self.stay(loaded) {
-                Stay::Pinned => pinned += bytes,
-                Stay::WhileNeeded => largest = bytes.max(largest),
-            }
-        }
-        if let Some(name) = missing.first() {
-            return Err(input(format!(
-                "--pin {name}: no model of this server has that name"
-            )));
-        }
-        let [needed, pinned] = [pinned + largest, pinned].map(|bytes| bytes.div_ceil(1 << 20));
-        match needed <= u64::from(mib.get()) {
-            true => Ok(()),
-            false => Err(input(format!(
-                "--resident-mib {mib} is too little for these bundles: expected at least {needed}, for the {pinned} that are \
-                 pinned and the largest other one"
-            ))),
-        }
-    }
-
-    /// Number of models that share the memory for KV caches.
-    fn models(&self) -> u32 {
-        u32::try_from(self.others.len()).map_or(u32::MAX, |others| others.saturating_add(1))
+        self.check_kv()
     }
 
     fn observers(&self, timeline: &Timeline) -> anyhow::Result<Vec<Box<dyn Observer>>> {
@@ -297,7 +268,7 @@ impl Arguments {
         Ok(observers)
     }
 
-    fn policy(&self, loader: &Loader) -> anyhow::Result<Policy> {
+    fn policy(&self, loader: &Loader, kv_part: KvPart) -> anyhow::Result<Policy> {
         let mut policy = read_policy(match &self.policy {
             Some(asked) => asked,
             None if loader.bundle().manifest().vectors.is_some() => {
@@ -306,17 +277,9 @@ impl Arguments {
             None => loader.lanes().policy(),
         })?;
         let limits = &mut policy.limits;
-        limits.kv_mib = match self.kv_mib {
-            Some(asked) => asked.get(),
-            None => limits
-                .kv_mib
-                .min(memory_mib().map_or(u32::MAX, |all| all / 4)),
-        };
+        limits.kv_mib = self.kv_mib(limits.kv_mib);
         limits.flash_mib = self.flash_mib.unwrap_or(limits.flash_mib);
-        if !self.others.is_empty() {
-            limits.kv_mib = (limits.kv_mib / self.models()).max(1);
-            limits.flash_mib /= self.models();
-        }
+        kv_part.bound(limits);
         Ok(policy)
     }
 
@@ -369,16 +332,6 @@ impl Observer for Losses {
         // A missing reader is no error.
         let _ = writeln!(std::io::stderr(), "heg: lane {lane:?} is lost: {why}");
     }
-}
-
-/// Returns the memory of the machine, in MiB; `None` if the system does not say.
-fn memory_mib() -> Option<u32> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    u32::try_from(kibibytes / 1024).ok()
 }
 
 const PORT: u16 = 8080;

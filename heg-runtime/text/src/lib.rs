@@ -2,7 +2,8 @@
 //!
 //! A conversation becomes text (`template`), text becomes tokens (`tokenizer`; `prompt` does both), logits become a token (`sample`), under
 //! a restriction if the answer must have a format (`restriction`, `grammar`), tokens become text as they arrive
-//! (`stream`), text ends at a stop text (`stop`), and tool calls are found in it (`tools`).
+//! (`stream`), text ends at a stop text (`stop`), and what the model thought (`thoughts`) and tool calls (`tools`) are found
+//! in it.
 //!
 //! Nothing here opens a file or a device. The bytes of the tokenizer, the template and the date come from the caller,
 //! so that a run can be replayed. All of it is single-threaded and without a clock, with one exception: each
@@ -47,6 +48,7 @@ mod sample;
 mod stop;
 mod stream;
 mod template;
+mod thoughts;
 mod tokenizer;
 mod tokenizer_file;
 mod tools;
@@ -65,6 +67,7 @@ pub use sample::{Choice, Sampler, SamplingParams};
 pub use stop::{StopMatcher, StopOutput};
 pub use stream::TextStream;
 pub use template::{ChatTemplate, Conversation, Message};
+pub use thoughts::{ThoughtParser, ThoughtSplit, ThoughtSyntax};
 pub use tokenizer::{Special, Tokenizer};
 pub use tools::{
     ArgumentsKey, Calls, Said, Tool, ToolCall, ToolCallParser, ToolChoice, ToolSyntax,

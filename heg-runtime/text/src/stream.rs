@@ -50,11 +50,9 @@ impl TextStream {
 
     /// Shows these special tokens too, as they are in the vocabulary.
     #[must_use]
-    pub fn showing(self, special_tokens: Vec<u32>) -> Self {
-        Self {
-            shown_specials: special_tokens,
-            ..self
-        }
+    pub fn showing(mut self, special_tokens: Vec<u32>) -> Self {
+        self.shown_specials.extend(special_tokens);
+        self
     }
 
     /// Takes the next token; returns the text that is complete now, `None` if there is none.

@@ -69,14 +69,21 @@ impl ChatTemplate {
         template.map_or_else(|_| String::new(), |template| template.source().to_owned())
     }
 
-    /// Returns whether the template reads a variable, so that its value may change a prompt.
-    pub fn reads(&self, variable: &str) -> bool {
+    /// Returns whether the template reads a variable, or a field of messages, of this name, so that its value may change
+    /// a prompt.
+    pub fn reads(&self, name: &str) -> bool {
+        let source = self.source();
+        let as_field = [
+            format!(".{name}"),
+            format!("'{name}'"),
+            format!("\"{name}\""),
+        ];
         let read = guarded(|| {
             let template = self.environment.get_template(NAME)?;
-            Ok(template.undeclared_variables(false).contains(variable))
+            Ok(template.undeclared_variables(false).contains(name))
         });
         // A template that cannot be read again gives no prompt either.
-        read.unwrap_or(false)
+        read.unwrap_or(false) || as_field.iter().any(|words| source.contains(words))
     }
 
     /// Renders the text of the prompt, special tokens written out: encode it with `Special::AsWritten`.

@@ -43,6 +43,16 @@ impl AnswerForm {
         }
     }
 
+    /// Returns whether an answer of the form may begin with any text, a thought for one.
+    pub fn admits_text(&self) -> bool {
+        match self {
+            Self::ToolCalls { choice, .. } => {
+                matches!(choice, ToolChoice::None | ToolChoice::Auto)
+            }
+            Self::JsonObject | Self::JsonSchema(_) | Self::Regex(_) => false,
+        }
+    }
+
     /// Returns the name of the form in errors.
     pub fn name(&self) -> &'static str {
         match self {

@@ -102,7 +102,8 @@ impl ToolCallParser {
                 self.held[start..].starts_with('{').then_some(start)
             }
         };
-        let clear = call.unwrap_or_else(|| self.clear_bytes());
+        let opening = self.syntax.opening().unwrap_or_default();
+        let clear = call.unwrap_or_else(|| clear_bytes(&self.held, opening));
         let rest = self.held.split_off(self.held[..clear].trim_end().len());
         let text = std::mem::replace(&mut self.held, rest);
         let text = match self.state {
@@ -120,16 +121,6 @@ impl ToolCallParser {
             self.object = ObjectEnd::default();
         }
         call.is_some()
-    }
-
-    /// Returns the number of bytes of `held` that cannot be the beginning of an opening.
-    fn clear_bytes(&self) -> usize {
-        let opening = self.syntax.opening().unwrap_or_default();
-        let begins = |&start: &usize| opening.starts_with(&self.held[start..]);
-        let starts = self.held.char_indices().map(|(start, _)| start);
-        let last = self.held.len().saturating_sub(opening.len());
-        let open = starts.skip_while(|&start| start < last).find(begins);
-        open.unwrap_or(self.held.len())
     }
 
     /// Looks for the end of text that began like a call. Without a closing, only the end of the answer is one.
@@ -163,6 +154,15 @@ impl ToolCallParser {
         }
         true
     }
+}
+
+/// Returns the number of bytes of a text that cannot be the beginning of a marker, which is not in the text.
+pub(crate) fn clear_bytes(text: &str, marker: &str) -> usize {
+    let begins = |&start: &usize| marker.starts_with(&text[start..]);
+    let starts = text.char_indices().map(|(start, _)| start);
+    let last = text.len().saturating_sub(marker.len());
+    let open = starts.skip_while(|&start| start < last).find(begins);
+    open.unwrap_or(text.len())
 }
 
 /// Finds the end of a JSON object that arrives in pieces, visiting each byte once. The content of the object is not

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::error::shortened;
 use super::{ChatTemplate, Result, TextError, Tokenizer};
 
+pub(super) use calls::clear_bytes;
 pub use calls::{Said, ToolCall, ToolCallParser};
 
 /// A function that the model may call.

@@ -31,3 +31,4 @@ mod sampling;
 mod sending;
 mod shutdown;
 mod strangers;
+mod thoughts;

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use crate::client::Reply;
 use crate::host::Host;
 
-const PATH: &str = "/v1/messages";
-const COUNT: &str = "/v1/messages/count_tokens";
-const VERSION: &str = "anthropic-version: 2023-06-01\r\n";
+pub(crate) const PATH: &str = "/v1/messages";
+pub(crate) const COUNT: &str = "/v1/messages/count_tokens";
+pub(crate) const VERSION: &str = "anthropic-version: 2023-06-01\r\n";
 pub(crate) const QUESTION: &str = "Remind me to call Ana at 5 pm.";
 
 /// Returns a body with these fields in place of its own, or beside them.

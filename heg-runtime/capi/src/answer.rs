@@ -212,7 +212,7 @@ impl Hearing {
         let said = [parser.push(&self.said), parser.finish()];
         let calls = said.into_iter().flatten().filter_map(|said| match said {
             Said::Call(call) => Some(call),
-            Said::Text(_) => None,
+            Said::Text(_) | Said::Thought(_) => None,
         });
         Some(calls.collect())
     }

@@ -44,7 +44,7 @@ pub(super) struct Envelope {
 pub(super) struct Piece {
     /// Index of the answer among those to its request.
     pub(super) index: usize,
-    /// Text and calls as they were said; no two texts follow each other.
+    /// Thoughts, text and calls as they were said; no two texts and no two thoughts follow each other.
     pub(super) parts: Vec<Said>,
     /// Number of calls in earlier pieces.
     pub(super) calls_before: usize,
@@ -86,11 +86,12 @@ struct ChoiceObject<'a> {
 }
 
 impl Piece {
-    /// Appends text and calls to the piece.
+    /// Appends thoughts, text and calls to the piece.
     pub(super) fn add(&mut self, said: Vec<Said>) {
         for said in said {
             match (self.parts.last_mut(), said) {
-                (Some(Said::Text(before)), Said::Text(text)) => before.push_str(&text),
+                (Some(Said::Text(before)), Said::Text(text))
+                | (Some(Said::Thought(before)), Said::Thought(text)) => before.push_str(&text),
                 (_, said) => self.parts.push(said),
             }
         }
@@ -104,10 +105,10 @@ impl Piece {
         }
     }
 
-    /// Returns the size of text and calls, in bytes.
+    /// Returns the size of thoughts, text and calls, in bytes.
     pub(super) fn text_bytes(&self) -> usize {
         let bytes = self.parts.iter().map(|part| match part {
-            Said::Text(text) => text.len(),
+            Said::Text(text) | Said::Thought(text) => text.len(),
             Said::Call(call) => call.name.len() + call.arguments.len(),
         });
         bytes.sum()
@@ -116,7 +117,7 @@ impl Piece {
     pub(super) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.parts.iter().filter_map(|part| match part {
             Said::Call(call) => Some(call),
-            Said::Text(_) => None,
+            Said::Text(_) | Said::Thought(_) => None,
         })
     }
 
@@ -124,11 +125,19 @@ impl Piece {
         self.calls().next().is_some()
     }
 
-    /// Returns the text, without the calls.
+    /// Returns what the model thought, if it did.
+    fn thought(&self) -> Option<&str> {
+        self.parts.iter().find_map(|part| match part {
+            Said::Thought(thought) => Some(thought.as_str()),
+            Said::Text(_) | Said::Call(_) => None,
+        })
+    }
+
+    /// Returns the text, without thoughts and calls.
     fn text(&self) -> Cow<'_, str> {
         let mut texts = self.parts.iter().filter_map(|part| match part {
             Said::Text(text) => Some(text.as_str()),
-            Said::Call(_) => None,
+            Said::Call(_) | Said::Thought(_) => None,
         });
         let first = texts.next().unwrap_or_default();
         match texts.next() {
@@ -170,6 +179,9 @@ impl Envelope {
                     let mut message = json!({
                         "role": "assistant", "content": piece.content(), "refusal": null
                     });
+                    if let Some(thought) = piece.thought() {
+                        message["reasoning_content"] = thought.into();
+                    }
                     if piece.has_calls() {
                         message["tool_calls"] = self.calls(&piece, Numbers::Omitted);
                     }
@@ -208,13 +220,17 @@ impl Envelope {
     }
 
     fn delta(&self, piece: &Piece, place: ChunkPlace) -> Value {
-        let (text, has_calls) = (piece.text(), piece.has_calls());
-        let says_nothing = text.is_empty() && (has_calls || place != ChunkPlace::Middle);
+        let (text, thought, has_calls) = (piece.text(), piece.thought(), piece.has_calls());
+        let says_other = has_calls || thought.is_some() || place != ChunkPlace::Middle;
+        let says_nothing = text.is_empty() && says_other;
         let mut delta = match place {
             ChunkPlace::First => json!({"role": "assistant", "content": piece.content()}),
             _ if says_nothing => json!({}),
             _ => json!({"content": text}),
         };
+        if let Some(thought) = thought {
+            delta["reasoning_content"] = thought.into();
+        }
         if has_calls {
             delta["tool_calls"] = self.calls(piece, Numbers::Included);
         }
@@ -312,7 +328,7 @@ enum Numbers {
 }
 
 fn usage(stats: &AnswerStats) -> Value {
-    json!({
+    let mut usage = json!({
         "prompt_tokens": stats.prompt_tokens,
         "completion_tokens": stats.answer_tokens,
         "total_tokens": stats.prompt_tokens + stats.answer_tokens,
@@ -321,7 +337,11 @@ fn usage(stats: &AnswerStats) -> Value {
             "accepted_prediction_tokens": stats.drafts.accepted_tokens,
             "rejected_prediction_tokens": stats.drafts.rejected_tokens(),
         },
-    })
+    });
+    if let Some(tokens) = stats.thought_tokens {
+        usage["completion_tokens_details"]["reasoning_tokens"] = tokens.into();
+    }
+    usage
 }
 
 /// Returns the timings of an answer, an extension of OpenAI's API.

@@ -22,7 +22,9 @@ use heg_runtime::FinishReason;
 use heg_runtime::RuntimeError;
 use heg_runtime::engine::{DraftCounts, Ending, Engine, Request, Update};
 use heg_sched::{Class, Finish, RequestId};
-use heg_text::{AnswerText, Said, TokenLogProbs, ToolCallParser, ToolSyntax};
+use heg_text::{
+    AnswerText, Said, ThoughtParser, ThoughtSplit, TokenLogProbs, ToolCallParser, ToolSyntax,
+};
 
 /// A request that was submitted to the engine.
 pub(super) struct Answering {
@@ -30,6 +32,8 @@ pub(super) struct Answering {
     id: RequestId,
     updates: UnboundedReceiver<Told>,
     text: AnswerText,
+    /// Parser of what the model thinks, if that is shown apart.
+    thoughts: Option<ThoughtParser>,
     /// Parser of tool calls, if the answer may have some.
     calls: Option<ToolCallParser>,
     /// The prompt, until it has been sent back.
@@ -86,6 +90,8 @@ impl From<Update> for Told {
 /// The text side of a request.
 pub(super) struct TextSide {
     pub(super) text: AnswerText,
+    /// Parser of what the model thinks, if that is shown apart.
+    pub(super) thoughts: Option<ThoughtParser>,
     /// Syntax of tool calls, if the answer may have some.
     pub(super) syntax: Option<ToolSyntax>,
     /// The prompt, if it is to come back.
@@ -148,6 +154,8 @@ impl From<FinishReason> for AnswerEnd {
 pub(super) struct AnswerStats {
     pub(super) prompt_tokens: u32,
     pub(super) answer_tokens: u32,
+    /// Number of tokens of what the model thought, if that is shown apart: up to the one that ends the thought.
+    pub(super) thought_tokens: Option<u32>,
     pub(super) reused_tokens: u32,
     /// Counts of the answer's drafted and accepted tokens.
     pub(super) drafts: DraftCounts,
@@ -195,6 +203,7 @@ impl Answering {
             id,
             updates,
             text: side.text,
+            thoughts: side.thoughts,
             calls: side.syntax.map(ToolCallParser::new),
             echo: side.echo,
             echo_waits,
@@ -283,9 +292,11 @@ impl Answering {
             self.state = State::Stopped;
             self.engine.cancel(self.id);
         }
+        let said = self.said(emit.text);
+        self.stats.thought_tokens = self.thoughts.as_ref().map(ThoughtParser::pieces);
         Ok(AnswerEvent::Token {
             id,
-            said: self.said(emit.text),
+            said,
             scored: log_probs.map(|log_probs| ScoredToken {
                 id,
                 log_probs: Some(log_probs),
@@ -294,18 +305,38 @@ impl Answering {
         })
     }
 
-    /// Splits a piece of text into text and calls.
+    /// Splits a piece of text into thoughts, text and calls.
     fn said(&mut self, text: String) -> Vec<Said> {
+        let split = match &mut self.thoughts {
+            Some(thoughts) => thoughts.push(&text),
+            None => ThoughtSplit {
+                text,
+                ..ThoughtSplit::default()
+            },
+        };
+        self.said_apart(split)
+    }
+
+    /// Splits the text behind a thought into text and calls.
+    fn said_apart(&mut self, split: ThoughtSplit) -> Vec<Said> {
+        let ThoughtSplit { thought, text } = split;
+        let thought = Some(thought).filter(|thought| !thought.is_empty());
+        let mut said: Vec<Said> = thought.map(Said::Thought).into_iter().collect();
         match &mut self.calls {
-            Some(calls) => calls.push(&text),
-            None if text.is_empty() => Vec::new(),
-            None => vec![Said::Text(text)],
+            Some(calls) => said.extend(calls.push(&text)),
+            None if text.is_empty() => {}
+            None => said.push(Said::Text(text)),
         }
+        said
     }
 
     fn last_said(&mut self) -> Result<Vec<Said>> {
         let text = self.text.finish().map_err(RuntimeError::from)?;
         let mut said = self.said(text);
+        if let Some(thoughts) = &mut self.thoughts {
+            let split = thoughts.finish();
+            said.extend(self.said_apart(split));
+        }
         if let Some(calls) = &mut self.calls {
             said.extend(calls.finish());
         }

@@ -101,6 +101,7 @@ impl Choices {
         let longest = all().max_by_key(|stats| stats.ttft + stats.decode);
         AnswerStats {
             answer_tokens: all().map(|stats| stats.answer_tokens).sum(),
+            thought_tokens: all().map(|stats| stats.thought_tokens).sum(),
             reused_tokens: all().map(|stats| stats.reused_tokens).max().unwrap_or(0),
             drafts: all().map(|stats| stats.drafts).sum(),
             ..longest.copied().unwrap_or_default()

@@ -30,7 +30,7 @@ use super::stream::Events;
 use super::tools::AnswerConstraint;
 use super::whole::whole;
 use heg_runtime::engine::{AnswerKind, DraftTexts, EndTokens, KeptPrompt, Request};
-use heg_text::{AnswerText, SamplingParams, TextStream};
+use heg_text::{AnswerText, SamplingParams, TextStream, ThoughtParser, ToolSyntax};
 
 /// Handles the routes that answer a prompt.
 pub(super) async fn complete(
@@ -180,6 +180,7 @@ fn hand_in(
             kept: prepared.kept.clone(),
             conversation: prepared.conversation.as_deref(),
             answer_tokens: prepared.answer_tokens,
+            thoughts: prepared.thoughts.as_ref(),
             index,
         };
         let (request, side) = ask.into_request(state, scope, constraint);
@@ -205,10 +206,20 @@ struct Ask<'a> {
     /// Name of the kept conversation that the request continues or begins.
     conversation: Option<&'a str>,
     answer_tokens: u32,
+    thoughts: Option<&'a ThoughtParser>,
     index: usize,
 }
 
 impl Ask<'_> {
+    /// Returns the stream of the answer's text, with the markers of calls and thoughts; `None` without a tokenizer.
+    fn stream(&self, calls: Option<ToolSyntax>) -> Option<TextStream> {
+        let tokenizer = self.served.tokenizer.as_ref()?;
+        let stream = TextStream::with_calls(Arc::clone(tokenizer), calls);
+        let thoughts = self.thoughts.map(ThoughtParser::syntax);
+        let markers = thoughts.map(|syntax| syntax.special_tokens(tokenizer));
+        Some(stream.showing(markers.unwrap_or_default()))
+    }
+
     /// Splits this into the request to the engine and the text side of its answer.
     fn into_request(
         self,
@@ -221,12 +232,8 @@ impl Ask<'_> {
             EndToken::Ends => (EndTokens::End, served.eos_ids()),
             EndToken::Ignored => (EndTokens::Ignored, &[][..]),
         };
-        let stream = |tokenizer| TextStream::with_calls(tokenizer, constraint.syntax);
-        let text = AnswerText::new(
-            served.tokenizer.clone().map(stream),
-            params.stop.clone(),
-            eos_ids,
-        );
+        let stream = self.stream(constraint.syntax);
+        let text = AnswerText::new(stream, params.stop.clone(), eos_ids);
         let flow = match (&params.flow, &params.supersede_key, self.conversation) {
             (Some(name), _, _) => Some(FlowName::Given(name.clone())),
             (None, Some(key), _) => Some(FlowName::Superseding(key.clone())),
@@ -263,6 +270,7 @@ impl Ask<'_> {
         };
         let side = TextSide {
             text,
+            thoughts: self.thoughts.cloned(),
             syntax: constraint.syntax,
             echo: echoes.then(|| Echo {
                 prompt: self.prompt.to_vec(),

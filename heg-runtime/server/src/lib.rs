@@ -111,7 +111,7 @@ pub use models::Models;
 pub use request::{
     Bound, ChatRequest, CompletionParams, CompletionRequest, Delivery, EchoPrompt, EndToken,
     FIELD_HEADERS, MessagesPurpose, PromptBounds, PromptText, RerankRequest, ResponsesRequest,
-    Storing, TokenIds, Usage, flow_to_end,
+    Storing, Thoughts, TokenIds, Usage, flow_to_end,
 };
 pub use served::{ServedModel, text_worker};
 pub use server_error::ServerError;

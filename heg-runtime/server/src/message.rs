@@ -39,9 +39,8 @@ fn message(place: usize, value: Value) -> Result<Message> {
             return Err(wrong(at(".role"), "a text", found));
         }
     }
-    let calls = fields
-        .get("tool_calls")
-        .is_some_and(|calls| !calls.is_null());
+    let has = |name| fields.get(name).is_some_and(|value| !value.is_null());
+    let has_other = has("tool_calls") || has(THOUGHT);
     match fields.remove("content") {
         Some(Value::Array(parts)) => {
             let text = joined(parts, &at(".content"))?;
@@ -51,7 +50,7 @@ fn message(place: usize, value: Value) -> Result<Message> {
             fields.insert("content".to_owned(), text.into());
         }
         // Templates print a missing text as such, so it becomes an empty one.
-        None | Some(Value::Null) if calls => {
+        None | Some(Value::Null) if has_other => {
             fields.insert("content".to_owned(), "".into());
         }
         other => {
@@ -113,3 +112,6 @@ fn wrong(field: String, expected: &'static str, found: &Value) -> ApiError {
         found: describe(found),
     }
 }
+
+/// The field of a message with what the assistant thought before it. Templates know it by this name.
+pub(super) const THOUGHT: &str = "reasoning_content";

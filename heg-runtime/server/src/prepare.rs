@@ -20,13 +20,13 @@ use super::fields::describe;
 use super::models::Models;
 use super::request::{
     ChatRequest, CompletionParams, CompletionRequest, EchoPrompt, History, PromptText,
-    ResponsesRequest, Storing,
+    ResponsesRequest, Storing, Thoughts,
 };
 use super::served::ServedModel;
 use super::supersede::{Arrival, Key, Turn};
 use super::tools::{AskedForm, Tooling};
 use heg_runtime::engine::{AnswerKind, DraftTexts, KeptPrompt};
-use heg_text::Conversation;
+use heg_text::{Conversation, ThoughtParser};
 
 /// A request as received.
 pub(super) struct Posted {
@@ -89,6 +89,15 @@ struct Responding {
     conversation: Option<String>,
 }
 
+impl Responding {
+    /// Returns the memory of what the document repeats and keeps of the request and of an answer of so many tokens.
+    fn document_bytes(&self, answer_tokens: u32) -> usize {
+        let answer = (answer_tokens as usize).saturating_mul(REPEATED_TOKEN_BYTES);
+        let request = self.document.kept_bytes();
+        request.saturating_mul(COPIES).saturating_add(answer)
+    }
+}
+
 /// A request that is ready for the engine, but for its form.
 pub(super) struct Prepared {
     /// The model that the request asks for.
@@ -103,6 +112,8 @@ pub(super) struct Prepared {
     pub(super) form: Option<Box<AskedForm>>,
     /// Maximum number of tokens of each answer.
     pub(super) answer_tokens: u32,
+    /// A parser of what the model thinks, if that is shown apart.
+    pub(super) thoughts: Option<ThoughtParser>,
     /// The document that the answer is written as, if it begins with the request.
     pub(super) document: Option<AnswerDocument>,
     /// Memory of what the document repeats and keeps of the request, in bytes.
@@ -139,17 +150,19 @@ pub(super) fn prepare(
     } = read(state, scope, posted, arrived, wait)?;
     let form = tooling.map(|tooling| served.asked_form(scope, &tooling));
     let form = form.transpose()?.map(Box::new);
+    let thoughts = match params.thoughts {
+        Thoughts::Apart => served.thoughts(&prompt, form.as_deref())?,
+        Thoughts::InText => None,
+    };
     let answer_tokens = answer_tokens(state, &served, dialect, &params, prompt.len())?;
     let form_bytes = form.as_ref().map_or(0, |form| form.kept_bytes);
     let (choices, speculation) = (params.choices, params.speculation);
     let engine = &served.engine;
     let draft_texts = engine.draft_texts(&prompt, &prediction, speculation, choices);
     let draft_bytes = draft_bytes(draft_texts.as_ref(), params.choices, answer_tokens);
-    let document_bytes = response.as_ref().map_or(0, |response| {
-        let answer = (answer_tokens as usize).saturating_mul(REPEATED_TOKEN_BYTES);
-        let request = response.document.kept_bytes();
-        request.saturating_mul(COPIES).saturating_add(answer)
-    });
+    let document_bytes = response
+        .as_ref()
+        .map_or(0, |response| response.document_bytes(answer_tokens));
     let beside_bytes = form_bytes.saturating_add(draft_bytes);
     let beside_bytes = beside_bytes.saturating_add(document_bytes);
     let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, beside_bytes);
@@ -173,6 +186,7 @@ pub(super) fn prepare(
         kept,
         form,
         answer_tokens,
+        thoughts,
         document,
         document_bytes,
         conversation,

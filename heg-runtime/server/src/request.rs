@@ -33,7 +33,7 @@ use foreign::WITHOUT_EFFECT;
 pub(super) use items::{History, qualified};
 pub use messages::MessagesPurpose;
 use params::OfRoute;
-pub use params::{CompletionParams, Delivery, EchoPrompt, EndToken, TokenIds, Usage};
+pub use params::{CompletionParams, Delivery, EchoPrompt, EndToken, Thoughts, TokenIds, Usage};
 pub use prompt::{Bound, PromptBounds, PromptText};
 pub use rerank::RerankRequest;
 pub use responses::{ResponsesRequest, Storing};
@@ -108,6 +108,7 @@ impl ChatRequest {
             log_probs,
             echo: EchoPrompt::Omitted,
             stop: params::stop(&mut fields)?,
+            thoughts: params::thoughts(&mut fields)?,
             delivery: params::delivery(&mut fields)?,
             ignored,
         };
@@ -155,6 +156,7 @@ impl CompletionRequest {
             log_probs,
             echo,
             stop: params::stop(&mut fields)?,
+            thoughts: Thoughts::InText,
             delivery: params::delivery(&mut fields)?,
             ignored,
         };

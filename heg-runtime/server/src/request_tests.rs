@@ -242,6 +242,7 @@ fn a_request_without_wishes_gets_the_defaults_of_openai() {
         },
         logit_bias: Vec::new(),
         stop: Vec::new(),
+        thoughts: Thoughts::Apart,
         end_token: EndToken::Ends,
         delivery: Delivery::Whole,
         token_ids: TokenIds::Omitted,
@@ -272,7 +273,7 @@ fn wishes_are_read() {
         "stream_options":{"include_usage":true},"return_token_ids":true,"priority":"proactive","flow_id":"f",
         "deadline_ms":1500,"supersede_key":"k","speculate":"chain","user":"me","n":1,
         "presence_penalty":0.5,"frequency_penalty":-0.25,"logit_bias":{"5":-100,"7":1.5},"logprobs":true,
-        "top_logprobs":20"#,
+        "top_logprobs":20,"reasoning_format":"none""#,
     );
     let expected = CompletionParams {
         model: Some("m".into()),
@@ -292,6 +293,7 @@ fn wishes_are_read() {
         },
         logit_bias: vec![(5, -100.0), (7, 1.5)],
         stop: vec!["x".into()],
+        thoughts: Thoughts::InText,
         end_token: EndToken::Ignored,
         delivery: Delivery::Stream {
             usage: Usage::Included,
@@ -381,6 +383,7 @@ fn fields_of_other_runtimes_that_are_refused() {
         r#","options":{"mystery":1}"#,
         r#","num_predict":0"#,
         r#","think":"hard""#,
+        r#","reasoning_format":"deepseek-legacy""#,
         r#","thinking":{"type":"enabled","mystery":1}"#,
     ];
     insta::assert_snapshot!(refusals(&cases, params));
@@ -481,6 +484,7 @@ fn messages_come_in_the_form_of_templates() {
         {"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",
             "function":{"name":"f","arguments":"{\"x\":1}"}}]},
         {"role":"tool","tool_call_id":"c1","content":"ok"},
+        {"role":"assistant","content":null,"reasoning_content":"Who?"},
         {"role":"assistant","content":"done","tool_calls":null}]}"#;
     let messages = chat(body).unwrap().conversation.messages;
     insta::assert_snapshot!(serde_json::to_string_pretty(&messages).unwrap());

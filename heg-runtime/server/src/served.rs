@@ -23,7 +23,9 @@ use super::tools::{AnswerConstraint, AskedForm, Tooling};
 use heg_runtime::Loaded;
 use heg_runtime::engine::{AnswerKind, Engine, Health};
 use heg_runtime::{ExecError, RuntimeError};
-use heg_text::{ChatTemplate, Conversation, TextError, Tokenizer};
+use heg_text::{
+    AnswerForm, ChatTemplate, Conversation, TextError, ThoughtParser, ThoughtSyntax, Tokenizer,
+};
 
 /// A model on its engine. Without a tokenizer, prompts and answers are token ids.
 pub struct ServedModel {
@@ -190,10 +192,27 @@ impl ServedModel {
         Ok(held.grammars.into_iter().map(constraint).collect())
     }
 
-    /// Returns whether the chat template reads a variable.
-    pub(super) fn reads(&self, variable: &str) -> bool {
+    /// Returns whether the chat template reads a variable, or a field of messages.
+    pub(super) fn reads(&self, name: &str) -> bool {
         let template = self.template.as_ref();
-        template.is_some_and(|template| template.reads(variable))
+        template.is_some_and(|template| template.reads(name))
+    }
+
+    /// Returns a parser of what the model thinks in the answer to a prompt; `None` if its template knows no thoughts, or
+    /// the form of the answer leaves no place for one.
+    pub(super) fn thoughts(
+        &self,
+        prompt: &[u32],
+        form: Option<&AskedForm>,
+    ) -> Result<Option<ThoughtParser>> {
+        let form = form.and_then(|asked| asked.form.as_ref());
+        let has_place = form.is_none_or(AnswerForm::admits_text);
+        let (Some(template), Some(tokenizer)) = (&self.template, &self.tokenizer) else {
+            return Ok(None);
+        };
+        let syntax = ThoughtSyntax::of(template).filter(|_| has_place);
+        let parser = syntax.map(|syntax| syntax.parser(prompt, tokenizer));
+        Ok(parser.transpose().map_err(RuntimeError::from)?)
     }
 
     fn text_side(&self) -> Result<(&ChatTemplate, &Tokenizer)> {

@@ -420,7 +420,7 @@ impl Answer {
         let said = [parser.push(&self.text), parser.finish()];
         let calls = said.into_iter().flatten().filter_map(|said| match said {
             Said::Call(call) => Some(call),
-            Said::Text(_) => None,
+            Said::Text(_) | Said::Thought(_) => None,
         });
         Some(calls.collect())
     }

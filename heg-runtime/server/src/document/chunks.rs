@@ -152,3 +152,7 @@ impl EventWriter for ChunkEvents {
         error_event(ErrorForm::OpenAi, error)
     }
 }
+
+#[cfg(test)]
+#[path = "chunks_tests.rs"]
+mod tests;

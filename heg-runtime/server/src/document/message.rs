@@ -42,6 +42,11 @@ struct MessageObject<'a> {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Block<'a> {
+    Thinking {
+        thinking: &'a str,
+        /// Empty: it is Anthropic's proof that a thought is its own.
+        signature: &'static str,
+    },
     Text {
         text: &'a str,
     },
@@ -58,6 +63,10 @@ impl MessageDocument {
         let (mut content, mut calls) = (Vec::new(), 0);
         for part in &piece.parts {
             content.push(match part {
+                Said::Thought(thinking) => Block::Thinking {
+                    thinking,
+                    signature: "",
+                },
                 Said::Text(text) => Block::Text { text },
                 Said::Call(call) => {
                     calls += 1;
@@ -145,8 +154,15 @@ pub(super) struct MessageEvents {
     blocks: usize,
     /// Number of calls among them.
     calls: usize,
-    /// Whether the last block is a text that goes on.
-    is_in_text: bool,
+    /// The last block, if it goes on.
+    open: Option<OpenBlock>,
+}
+
+/// A block of which more may be said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpenBlock {
+    Thinking,
+    Text,
 }
 
 impl MessageEvents {
@@ -155,22 +171,24 @@ impl MessageEvents {
             document,
             blocks: 0,
             calls: 0,
-            is_in_text: false,
+            open: None,
         }
     }
 
     fn say(&mut self, said: Vec<Said>, events: &mut Pieces) {
         for part in said {
             match part {
+                Said::Thought(thought) => {
+                    self.go_on(OpenBlock::Thinking, events);
+                    let delta = json!({"type": "thinking_delta", "thinking": thought});
+                    self.delta(&delta, events);
+                }
                 Said::Text(text) => {
-                    if !self.is_in_text {
-                        self.start(&json!({"type": "text", "text": ""}), events);
-                        self.is_in_text = true;
-                    }
+                    self.go_on(OpenBlock::Text, events);
                     self.delta(&json!({"type": "text_delta", "text": text}), events);
                 }
                 Said::Call(call) => {
-                    self.end_text(events);
+                    self.end_open(events);
                     let id = call_id(&self.document.label, self.calls);
                     self.calls += 1;
                     let block = json!({
@@ -183,6 +201,20 @@ impl MessageEvents {
                 }
             }
         }
+    }
+
+    /// Starts a block, unless it is the one that goes on.
+    fn go_on(&mut self, block: OpenBlock, events: &mut Pieces) {
+        if self.open == Some(block) {
+            return;
+        }
+        self.end_open(events);
+        let empty = match block {
+            OpenBlock::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+            OpenBlock::Text => json!({"type": "text", "text": ""}),
+        };
+        self.start(&empty, events);
+        self.open = Some(block);
     }
 
     fn start(&mut self, block: &Value, events: &mut Pieces) {
@@ -206,8 +238,12 @@ impl MessageEvents {
         add_named(events, name, &data);
     }
 
-    fn end_text(&mut self, events: &mut Pieces) {
-        if std::mem::take(&mut self.is_in_text) {
+    fn end_open(&mut self, events: &mut Pieces) {
+        let open = self.open.take();
+        if open == Some(OpenBlock::Thinking) {
+            self.delta(&json!({"type": "signature_delta", "signature": ""}), events);
+        }
+        if open.is_some() {
             self.stop(events);
         }
     }
@@ -240,7 +276,7 @@ impl EventWriter for MessageEvents {
     fn end(&mut self, _: usize, said: Vec<Said>, end: &AnswerEnd, stats: EndStats) -> Pieces {
         let mut events = Pieces::default();
         self.say(said, &mut events);
-        self.end_text(&mut events);
+        self.end_open(&mut events);
         let (stop_reason, stop_sequence) = self.document.stop(end, self.calls, &stats.own);
         let name = "message_delta";
         let data = json!({

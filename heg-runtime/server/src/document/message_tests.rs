@@ -42,6 +42,10 @@ fn text(text: &str) -> Said {
     Said::Text(text.to_owned())
 }
 
+fn thought(thought: &str) -> Said {
+    Said::Thought(thought.to_owned())
+}
+
 fn stopped(stop_text: &str) -> AnswerEnd {
     AnswerEnd {
         reason: FinishReason::Stop,
@@ -72,6 +76,22 @@ fn whole_messages() {
         whole_of(vec![text("call A")], &stopped("na")),
         whole_of(vec![text("call")], &FinishReason::Length.into()),
         whole_of(Vec::new(), &FinishReason::Stop.into()),
+    ];
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+#[test]
+fn whole_messages_with_thoughts() {
+    let messages = [
+        whole_of(
+            vec![thought("Who"), thought("?"), text("call Ana")],
+            &FinishReason::Stop.into(),
+        ),
+        whole_of(
+            vec![thought("Who?"), call("Ana")],
+            &FinishReason::Stop.into(),
+        ),
+        whole_of(vec![thought("Who")], &FinishReason::Length.into()),
     ];
     insta::assert_snapshot!(messages.join("\n"));
 }
@@ -124,6 +144,21 @@ fn events_of_calls() {
     let said = vec![vec![text("I call.")], vec![call("Ana")]];
     let end = FinishReason::Stop.into();
     insta::assert_snapshot!(events_of(said, vec![call("Ben")], &end));
+}
+
+#[test]
+fn events_of_thoughts() {
+    let said = vec![
+        vec![thought("Who")],
+        vec![thought("?"), text("I")],
+        vec![text(" call.")],
+    ];
+    let before_text = events_of(said, Vec::new(), &FinishReason::Stop.into());
+    let said = vec![vec![thought("Who?")], vec![call("Ana")]];
+    let before_call = events_of(said, Vec::new(), &FinishReason::Stop.into());
+    let said = vec![vec![thought("Wh")]];
+    let alone = events_of(said, vec![thought("o")], &FinishReason::Length.into());
+    insta::assert_snapshot!([before_text, before_call, alone].join("\n"));
 }
 
 #[test]

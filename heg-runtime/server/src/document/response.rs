@@ -1,21 +1,19 @@
 //! Responses of OpenAI's Responses API: an answer as output items, whole or as events; and the conversation that a
 //! later request may continue.
 
+mod events;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::{EndStats, EventWriter, SaidToken, add_named};
 use crate::State;
 use crate::account::{Charge, Scope};
 use crate::answer::{Label, Piece, timings};
 use crate::answering::{AnswerEnd, AnswerStats};
-use crate::echo::Echoed;
-use crate::error::ApiError;
 use crate::flows::FlowName;
 use crate::kept_responses::KeptResponse;
 use crate::request::{History, qualified};
@@ -23,6 +21,8 @@ use crate::sending::Pieces;
 use crate::tools::value_bytes;
 use heg_runtime::FinishReason;
 use heg_text::Said;
+
+pub(super) use events::ResponseEvents;
 
 /// A response while its answer is made.
 pub(crate) struct ResponseDocument {
@@ -74,8 +74,13 @@ impl ResponseDocument {
     /// Writes the whole response, and keeps its conversation.
     pub(super) fn whole(mut self, piece: Piece, end: &AnswerEnd, stats: &AnswerStats) -> Pieces {
         let mut output = Output::new(&self);
-        for part in piece.parts {
+        let last = piece.parts.len().saturating_sub(1);
+        for (place, part) in piece.parts.into_iter().enumerate() {
             match part {
+                Said::Thought(thought) if place < last => {
+                    output.add_thought(&thought, "completed");
+                }
+                Said::Thought(thought) => output.add_thought(&thought, status(end)),
                 Said::Text(text) => output.add_text(&text, status(end)),
                 Said::Call(call) => output.add_call(&call.name, &call.arguments),
             }
@@ -192,6 +197,7 @@ fn add_output(history: &mut History, output: &[Value]) {
                 let name = qualified(item["namespace"].as_str(), text_of("name"));
                 history.call(text_of("call_id"), &name, text_of("arguments"));
             }
+            "reasoning" => history.thought(item["content"][0]["text"].as_str().unwrap_or_default()),
             _ => history.answer(item["content"][0]["text"].as_str().unwrap_or_default()),
         }
     }
@@ -209,7 +215,7 @@ fn usage(stats: &AnswerStats) -> Value {
         "input_tokens": stats.prompt_tokens,
         "input_tokens_details": {"cached_tokens": stats.reused_tokens, "cache_write_tokens": 0},
         "output_tokens": stats.answer_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": stats.thought_tokens.unwrap_or(0)},
         "total_tokens": stats.prompt_tokens + stats.answer_tokens,
     })
 }
@@ -239,6 +245,21 @@ impl Output {
     /// Returns the id of the next item, of a kind.
     fn id(&self, kind: &str) -> String {
         format!("{kind}_{}_{}", self.answer, self.items.len())
+    }
+
+    fn add_thought(&mut self, thought: &str, status: &'static str) {
+        let item = self.thought(Some(thought), status);
+        self.items.push(item);
+    }
+
+    /// Returns a thought, or the beginning of one, as the next item.
+    fn thought(&self, thought: Option<&str>, status: &'static str) -> Value {
+        let part = |text| json!({"type": "reasoning_text", "text": text});
+        let content: Vec<Value> = thought.map(part).into_iter().collect();
+        json!({
+            "id": self.id("rs"), "type": "reasoning", "status": status, "summary": [],
+            "content": content,
+        })
     }
 
     fn add_text(&mut self, text: &str, status: &'static str) {
@@ -278,199 +299,6 @@ impl Output {
 /// Returns a content part.
 fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
-}
-
-/// The writer of a response's events.
-pub(super) struct ResponseEvents {
-    document: Box<ResponseDocument>,
-    output: Output,
-    /// The text that goes on, if one does.
-    text: Option<String>,
-    /// Number of events so far.
-    events: usize,
-}
-
-impl ResponseEvents {
-    pub(super) fn new(document: Box<ResponseDocument>) -> Self {
-        Self {
-            output: Output::new(&document),
-            document,
-            text: None,
-            events: 0,
-        }
-    }
-
-    /// Adds an event with these fields, and its number.
-    fn add(&mut self, events: &mut Pieces, name: &str, fields: &impl Serialize) {
-        #[derive(Serialize)]
-        struct Event<'a, F> {
-            r#type: &'a str,
-            sequence_number: usize,
-            #[serde(flatten)]
-            fields: &'a F,
-        }
-        let event = Event {
-            r#type: name,
-            sequence_number: self.events,
-            fields,
-        };
-        self.events += 1;
-        add_named(events, name, &event);
-    }
-
-    /// Adds an event with the whole response.
-    fn add_response(&mut self, events: &mut Pieces, name: &str, response: Box<RawValue>) {
-        #[derive(Serialize)]
-        struct Event<'a> {
-            r#type: &'a str,
-            sequence_number: usize,
-            response: Box<RawValue>,
-        }
-        let event = Event {
-            r#type: name,
-            sequence_number: self.events,
-            response,
-        };
-        self.events += 1;
-        add_named(events, name, &event);
-    }
-
-    fn say(&mut self, said: Vec<Said>, events: &mut Pieces) {
-        for part in said {
-            match part {
-                Said::Text(text) => self.say_text(&text, events),
-                Said::Call(call) => {
-                    self.end_text("completed", events);
-                    self.say_call(&call.name, &call.arguments, events);
-                }
-            }
-        }
-    }
-
-    fn say_text(&mut self, piece: &str, events: &mut Pieces) {
-        let (id, place) = (self.output.id("msg"), self.output.items.len());
-        if self.text.is_none() {
-            let item = json!({
-                "id": id, "type": "message", "status": "in_progress", "role": "assistant",
-                "content": [],
-            });
-            let fields = json!({"output_index": place, "item": item});
-            self.add(events, "response.output_item.added", &fields);
-            let fields = json!({
-                "item_id": id, "output_index": place, "content_index": 0, "part": part(""),
-            });
-            self.add(events, "response.content_part.added", &fields);
-        }
-        self.text.get_or_insert_default().push_str(piece);
-        if piece.is_empty() {
-            return;
-        }
-        let fields = json!({
-            "item_id": id, "output_index": place, "content_index": 0, "delta": piece,
-            "logprobs": [],
-        });
-        self.add(events, "response.output_text.delta", &fields);
-    }
-
-    fn end_text(&mut self, status: &'static str, events: &mut Pieces) {
-        let Some(text) = self.text.take() else {
-            return;
-        };
-        let (id, place) = (self.output.id("msg"), self.output.items.len());
-        let fields = json!({
-            "item_id": id, "output_index": place, "content_index": 0, "text": text, "logprobs": [],
-        });
-        self.add(events, "response.output_text.done", &fields);
-        let fields = json!({
-            "item_id": id, "output_index": place, "content_index": 0, "part": part(&text),
-        });
-        self.add(events, "response.content_part.done", &fields);
-        self.output.add_text(&text, status);
-        self.add_done(events);
-    }
-
-    fn say_call(&mut self, name: &str, arguments: &str, events: &mut Pieces) {
-        let (id, place) = (self.output.id("fc"), self.output.items.len());
-        let item = self.output.call(name, "", "in_progress");
-        let fields = json!({"output_index": place, "item": item});
-        self.add(events, "response.output_item.added", &fields);
-        let fields = json!({"item_id": id, "output_index": place, "delta": arguments});
-        self.add(events, "response.function_call_arguments.delta", &fields);
-        let fields = json!({
-            "item_id": id, "output_index": place, "name": self.output.parts_of(name).1,
-            "arguments": arguments,
-        });
-        self.add(events, "response.function_call_arguments.done", &fields);
-        self.output.add_call(name, arguments);
-        self.add_done(events);
-    }
-
-    /// Adds the event of the last item's end.
-    fn add_done(&mut self, events: &mut Pieces) {
-        let item = self.output.items.last().cloned();
-        let place = self.output.items.len().saturating_sub(1);
-        let fields = json!({"output_index": place, "item": item});
-        self.add(events, "response.output_item.done", &fields);
-    }
-}
-
-impl EventWriter for ResponseEvents {
-    fn begin(&mut self, _: &AnswerStats) -> Pieces {
-        let mut events = Pieces::default();
-        for name in ["response.created", "response.in_progress"] {
-            let response = to_raw_value(&self.document.object("in_progress", &[]));
-            self.add_response(&mut events, name, response.unwrap_or_default());
-        }
-        events
-    }
-
-    fn prompt(&mut self, _: usize, _: Echoed) -> Pieces {
-        Pieces::default()
-    }
-
-    fn token(&mut self, _: usize, token: SaidToken) -> Pieces {
-        let mut events = Pieces::default();
-        self.say(token.said, &mut events);
-        events
-    }
-
-    fn end(&mut self, _: usize, said: Vec<Said>, end: &AnswerEnd, stats: EndStats) -> Pieces {
-        let mut events = Pieces::default();
-        self.say(said, &mut events);
-        if self.text.is_none() && self.output.items.is_empty() {
-            self.say_text("", &mut events);
-        }
-        self.end_text(status(end), &mut events);
-        let items = std::mem::take(&mut self.output.items);
-        let text = self.document.finish(&items, end, &stats.own, None);
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let name = match end.reason {
-            FinishReason::Stop => "response.completed",
-            FinishReason::Length => "response.incomplete",
-        };
-        let response = RawValue::from_string(text).unwrap_or_default();
-        self.add_response(&mut events, name, response);
-        events
-    }
-
-    fn failed(&mut self, error: &ApiError) -> Pieces {
-        let mut events = Pieces::default();
-        let message = error.to_string();
-        let error = json!({"code": error.code().unwrap_or("server_error"), "message": message});
-        let object = ResponseObject {
-            error: Some(error),
-            ..self.document.object("failed", &self.output.items)
-        };
-        let response = to_raw_value(&object).unwrap_or_default();
-        self.add_response(&mut events, "response.failed", response);
-        events
-    }
-
-    fn repeated_bytes(&self) -> usize {
-        let said: usize = self.output.items.iter().map(value_bytes).sum();
-        let text = self.text.as_ref().map_or(0, String::len);
-        self.document.kept_bytes() + said + text
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::*;
+use crate::document::{EndStats, EventWriter, SaidToken};
+use crate::error::ApiError;
 use heg_text::ToolCall;
 
 fn document() -> ResponseDocument {
@@ -43,6 +45,10 @@ fn text(text: &str) -> Said {
     Said::Text(text.to_owned())
 }
 
+fn thought(thought: &str) -> Said {
+    Said::Thought(thought.to_owned())
+}
+
 fn written(mut pieces: Pieces) -> String {
     let pieces = std::iter::from_fn(|| pieces.take_piece());
     let bytes: Vec<u8> = pieces.flatten().collect();
@@ -73,6 +79,19 @@ fn whole_responses() {
         ),
         whole_of(vec![text("call")], FinishReason::Length),
         whole_of(Vec::new(), FinishReason::Stop),
+    ];
+    insta::assert_snapshot!(responses.join("\n"));
+}
+
+#[test]
+fn whole_responses_with_thoughts() {
+    let responses = [
+        whole_of(
+            vec![thought("Who"), thought("?"), text("call Ana")],
+            FinishReason::Stop,
+        ),
+        whole_of(vec![thought("Who?"), call("Ana")], FinishReason::Stop),
+        whole_of(vec![thought("Who")], FinishReason::Length),
     ];
     insta::assert_snapshot!(responses.join("\n"));
 }
@@ -108,6 +127,21 @@ fn events_of_calls() {
 }
 
 #[test]
+fn events_of_thoughts() {
+    let said = vec![
+        vec![thought("Who")],
+        vec![thought("?"), text("I")],
+        vec![text(" call.")],
+    ];
+    let before_text = events_of(said, Vec::new(), FinishReason::Stop);
+    let said = vec![vec![thought("Who?")], vec![call("Ana")]];
+    let before_call = events_of(said, Vec::new(), FinishReason::Stop);
+    let said = vec![vec![thought("Wh")]];
+    let alone = events_of(said, vec![thought("o")], FinishReason::Length);
+    insta::assert_snapshot!([before_text, before_call, alone].join("\n"));
+}
+
+#[test]
 fn events_of_an_answer_without_text_and_of_one_that_fails() {
     let mut events = events_of(Vec::new(), Vec::new(), FinishReason::Stop);
     let mut writer = ResponseEvents::new(Box::new(document()));
@@ -124,19 +158,25 @@ fn a_kept_answer_is_the_one_that_a_client_sends_back() {
         name: "agents.spawn".to_owned(),
         arguments: "{}".to_owned(),
     });
-    piece.add(vec![text("I call."), call("Ana"), of_namespace]);
+    piece.add(vec![
+        thought("Who?"),
+        text("I call."),
+        call("Ana"),
+        of_namespace,
+    ]);
     let mut output = Output::new(&document());
     for part in piece.parts {
         match part {
+            Said::Thought(thought) => output.add_thought(&thought, "completed"),
             Said::Text(text) => output.add_text(&text, "completed"),
             Said::Call(call) => output.add_call(&call.name, &call.arguments),
         }
     }
-    assert_eq!(output.items[2]["namespace"], "agents");
-    assert_eq!(output.items[2]["name"], "spawn");
+    assert_eq!(output.items[3]["namespace"], "agents");
+    assert_eq!(output.items[3]["name"], "spawn");
     let mut kept = History::default();
     add_output(&mut kept, &output.items);
-    let results = output.items[1..].iter().map(|call| {
+    let results = output.items[2..].iter().map(|call| {
         json!({"type": "function_call_output", "call_id": call["call_id"], "output": "done"})
     });
     let input: Vec<Value> = output.items.iter().cloned().chain(results).collect();
@@ -144,6 +184,7 @@ fn a_kept_answer_is_the_one_that_a_client_sends_back() {
     let request = crate::ResponsesRequest::parse(body.as_bytes(), [], &BOUNDS).unwrap();
     let (_, sent) = request.into_chat(History::default()).unwrap();
     assert_eq!(sent.messages[..1], kept.messages[..]);
+    assert_eq!(kept.messages[0]["reasoning_content"], "Who?");
     assert_eq!(sent.messages.len(), 3);
 }
 

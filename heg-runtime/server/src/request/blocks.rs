@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::ignored::Ignored;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, describe};
+use crate::message::THOUGHT;
 use heg_runtime::RuntimeError;
 use heg_text::Message;
 
@@ -116,18 +117,22 @@ impl Turns {
         if let Some(open) = self.open_calls.first() {
             return Err(unanswered(path, open));
         }
-        let (mut text, mut calls) = (String::new(), Vec::new());
+        let (mut thought, mut text, mut calls) = (String::new(), String::new(), Vec::new());
         for mut block in blocks {
             let kind = block.needed_text("type")?;
             match kind.as_str() {
                 "text" => text.push_str(&text_block(block, ignored)?),
                 "tool_use" => calls.push(self.call(block, ignored)?),
-                // Thinking of earlier turns is no part of a prompt, there as here.
-                "thinking" | "redacted_thinking" => ignored.add("messages.thinking"),
-                _ => return Err(no_such_block(&block, &kind, "text or tool_use")),
+                "thinking" => thought.push_str(&thinking(block)?),
+                // Only Anthropic can read it.
+                "redacted_thinking" => ignored.add("messages.redacted_thinking"),
+                _ => return Err(no_such_block(&block, &kind, "text, thinking or tool_use")),
             }
         }
         let mut message = json!({"role": "assistant", "content": text});
+        if !thought.is_empty() {
+            message[THOUGHT] = thought.into();
+        }
         if !calls.is_empty() {
             message["tool_calls"] = calls.into();
         }
@@ -218,6 +223,15 @@ fn text_block(mut block: Fields, ignored: &mut Ignored) -> Result<String> {
     for name in ["cache_control", "citations"] {
         ignored.take(&mut block, name);
     }
+    block.end()?;
+    Ok(text)
+}
+
+/// Returns the text of a thinking block, whose type was taken.
+fn thinking(mut block: Fields) -> Result<String> {
+    let text = block.needed_text("thinking")?;
+    // Those of this server are empty.
+    block.text("signature")?;
     block.end()?;
     Ok(text)
 }

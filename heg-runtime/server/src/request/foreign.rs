@@ -197,12 +197,12 @@ pub(super) fn template_switches(
     Ok(switches)
 }
 
-/// A field that sets a variable of the chat template.
+/// A field that sets a variable of the chat template, or a field of messages that few templates read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
     /// Name of the field.
     pub field: &'static str,
-    /// Name of the variable.
+    /// Name of the variable, or of the field of messages.
     pub variable: &'static str,
 }
 

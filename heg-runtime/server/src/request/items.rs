@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ignored::Ignored;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, describe};
-use crate::message::read_arguments;
+use crate::message::{THOUGHT, read_arguments};
 use crate::tools::value_bytes;
 
 /// The messages of a conversation, in chat's form, without the instructions of a request.
@@ -25,10 +25,20 @@ impl History {
         self.messages.iter().map(value_bytes).sum()
     }
 
-    /// Adds the assistant's text.
-    pub(crate) fn answer(&mut self, text: &str) {
+    /// Adds what the assistant thought, which belongs to its next message.
+    pub(crate) fn thought(&mut self, text: &str) {
         self.messages
-            .push(json!({"role": "assistant", "content": text}));
+            .push(json!({"role": "assistant", "content": "", THOUGHT: text}));
+    }
+
+    /// Adds the assistant's text, to what it thought before if it did.
+    pub(crate) fn answer(&mut self, text: &str) {
+        match self.messages.last_mut() {
+            Some(message) if is_thought(message) => message["content"] = text.into(),
+            _ => self
+                .messages
+                .push(json!({"role": "assistant", "content": text})),
+        }
     }
 
     /// Adds a call, to the assistant's message before it if there is one.
@@ -99,11 +109,7 @@ impl History {
                 self.note(&mut item, path)?;
             }
             Some("function_call_output") => self.output(&mut item)?,
-            Some("reasoning") => {
-                // Reasoning of earlier turns is no part of a prompt.
-                ignored.add("input.reasoning");
-                return Ok(());
-            }
+            Some("reasoning") => self.reasoning(&mut item, ignored)?,
             Some("item_reference") => {
                 let limit = "keeps whole conversations (`previous_response_id`)";
                 return Err(item.unsupported("type", &"item_reference".into(), limit));
@@ -135,10 +141,28 @@ impl History {
     }
 
     fn said(&mut self, role: &str, text: String, path: &str) -> Result<()> {
-        if role != "assistant" {
-            self.check_answered(path)?;
+        if role == "assistant" {
+            self.answer(&text);
+            return Ok(());
         }
+        self.check_answered(path)?;
         self.messages.push(json!({"role": role, "content": text}));
+        Ok(())
+    }
+
+    /// Reads what the assistant thought. Of reasoning by OpenAI's models there is only a summary, and what OpenAI alone
+    /// can read.
+    fn reasoning(&mut self, item: &mut Fields, ignored: &mut Ignored) -> Result<()> {
+        item.take("summary");
+        item.take("encrypted_content");
+        let text = match item.get("content") {
+            None => String::new(),
+            Some(_) => content(item, "content", &["reasoning_text"])?,
+        };
+        match text.is_empty() {
+            true => ignored.add("input.reasoning"),
+            false => self.thought(&text),
+        }
         Ok(())
     }
 
@@ -178,6 +202,12 @@ impl History {
     }
 }
 
+/// Whether a message has nothing but what the assistant thought.
+fn is_thought(message: &Value) -> bool {
+    let has_more = message["content"] != "" || message.get("tool_calls").is_some();
+    message.get(THOUGHT).is_some() && !has_more
+}
+
 /// Takes the name of a function, and its namespace.
 fn name(item: &mut Fields) -> Result<String> {
     let name = item.needed_text("name")?;
@@ -215,6 +245,7 @@ fn content(item: &mut Fields, name: &str, types: &[&str]) -> Result<String> {
             _ => {
                 let expected = match types {
                     ["input_text"] => "input_text",
+                    ["reasoning_text"] => "reasoning_text",
                     _ => "output_text or refusal",
                 };
                 return Err(part.wrong("type", expected, &kind.into()));

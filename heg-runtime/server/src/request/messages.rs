@@ -8,12 +8,15 @@ use serde_json::{Map, Value, json};
 use super::blocks::{Turns, text_of};
 use super::ignored::Ignored;
 use super::params::{self, OfRoute, stop_texts};
-use super::{ChatRequest, CompletionParams, EchoPrompt, PromptBounds, TokenIds, fields, foreign};
+use super::{
+    ChatRequest, CompletionParams, EchoPrompt, PromptBounds, Switch, TokenIds, fields, foreign,
+};
 use crate::bounded_json::PromptField;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::message::THOUGHT;
 use crate::tools::{AnswerFormat, Tooling};
-use heg_text::{Calls, Conversation, ToolChoice};
+use heg_text::{Calls, Conversation, Message, ToolChoice};
 
 /// The purpose of a request to the Messages API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,13 +57,20 @@ impl ChatRequest {
         let format = format(&mut fields)?;
         let tooling = tooling(&mut fields, format, &mut ignored)?;
         let mut variables = fields.map("chat_template_kwargs")?.unwrap_or_default();
-        let switches = foreign::template_switches(&mut fields, &mut variables)?;
+        let mut switches = foreign::template_switches(&mut fields, &mut variables)?;
+        let mut fields_of_messages = messages.iter().map(Message::fields);
+        let have_thoughts = fields_of_messages.any(|it| it.contains_key(THOUGHT));
+        switches.extend(have_thoughts.then_some(Switch {
+            field: "messages.thinking",
+            variable: THOUGHT,
+        }));
         without_effect(&mut fields, &mut ignored)?;
         let of_route = OfRoute {
             tokens_max,
             log_probs: None,
             echo: EchoPrompt::Omitted,
             stop: stop(&mut fields)?,
+            thoughts: params::thoughts(&mut fields)?,
             delivery: params::delivery(&mut fields)?,
             ignored: Vec::new(),
         };
@@ -257,7 +267,7 @@ fn without_effect(fields: &mut Fields, ignored: &mut Ignored) -> Result<()> {
     )
 }
 
-/// Returns whether a `context_management` edits nothing but thinking, which is left out of earlier messages anyway.
+/// Returns whether a `context_management` edits nothing but thinking, which templates leave out of earlier turns anyway.
 fn edits_thinking_only(value: &Value) -> bool {
     let edits = value.get("edits").and_then(Value::as_array);
     edits.is_none_or(|edits| {

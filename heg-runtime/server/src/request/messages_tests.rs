@@ -31,6 +31,11 @@ fn conversations_become_those_of_chat() {
             {"role":"user","content":[{"type":"tool_result","tool_use_id":"t2","content":"two","is_error":true},
                 {"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"one"}]},
                 {"type":"text","text":"go on"}]}]}"#,
+        r#"{"messages":[{"role":"user","content":"a"},
+            {"role":"assistant","content":[{"type":"redacted_thinking","data":"x"},{"type":"thinking","thinking":"h"},
+                {"type":"thinking","thinking":"m","signature":""}]},
+            {"role":"user","content":"b"}]}"#,
+        r#"{"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":1}]},{"role":"user","content":"b"}]}"#,
     ]));
 }
 

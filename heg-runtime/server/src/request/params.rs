@@ -30,6 +30,8 @@ pub struct CompletionParams {
     pub logit_bias: Vec<(u32, f32)>,
     /// The stop texts, each of which ends the answer.
     pub stop: Vec<String>,
+    /// The place of what the model thinks.
+    pub thoughts: Thoughts,
     /// The effect of an end-of-sequence token.
     pub end_token: EndToken,
     /// The delivery of the answer: whole or streamed.
@@ -48,6 +50,15 @@ pub struct CompletionParams {
     pub speculation: Option<Speculation>,
     /// The fields of the request that have no effect.
     pub ignored: Vec<&'static str>,
+}
+
+/// The place of what the model thinks before it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thoughts {
+    /// Thoughts are a part of their own.
+    Apart,
+    /// Thoughts stay in the text, with their markers.
+    InText,
 }
 
 /// The effect of an end-of-sequence token.
@@ -104,6 +115,7 @@ pub(super) struct OfRoute {
     pub(super) log_probs: Option<u32>,
     pub(super) echo: EchoPrompt,
     pub(super) stop: Vec<String>,
+    pub(super) thoughts: Thoughts,
     pub(super) delivery: Delivery,
     pub(super) ignored: Vec<&'static str>,
 }
@@ -120,6 +132,7 @@ impl CompletionParams {
             sampling: sampling(fields)?,
             logit_bias: logit_bias(fields)?,
             stop: of_route.stop,
+            thoughts: of_route.thoughts,
             end_token: match fields.flag("ignore_eos")? {
                 Some(true) => EndToken::Ignored,
                 Some(false) | None => EndToken::Ends,
@@ -295,6 +308,17 @@ pub(super) fn stop_texts(fields: &Fields, field: &str, list: Vec<Value>) -> Resu
             other => Err(fields.wrong(field, STOP_EXPECTED, &other)),
         })
         .collect()
+}
+
+/// Takes `reasoning_format`, by llama.cpp's names.
+pub(super) fn thoughts(fields: &mut Fields) -> Result<Thoughts> {
+    match fields.text("reasoning_format")?.as_deref() {
+        None | Some("auto" | "deepseek") => Ok(Thoughts::Apart),
+        Some("none") => Ok(Thoughts::InText),
+        Some(other) => {
+            Err(fields.wrong("reasoning_format", "none, auto or deepseek", &other.into()))
+        }
+    }
 }
 
 /// Takes `stream` and `stream_options`.

@@ -14,6 +14,7 @@ use super::{
 use crate::bounded_json::PromptField;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, describe};
+use crate::message::THOUGHT;
 use crate::tools::{AnswerFormat, Tooling};
 use heg_runtime::RuntimeError;
 use heg_text::{Calls, Conversation, Message, ToolChoice};
@@ -82,6 +83,7 @@ impl ResponsesRequest {
             log_probs: None,
             echo: EchoPrompt::Omitted,
             stop: params::stop(&mut fields)?,
+            thoughts: params::thoughts(&mut fields)?,
             delivery: params::delivery(&mut fields)?,
             ignored: Vec::new(),
         };
@@ -110,7 +112,14 @@ impl ResponsesRequest {
     /// # Errors
     /// The first item that is wrong, with its place.
     pub(crate) fn into_chat(mut self, mut history: History) -> Result<(ChatRequest, History)> {
+        let earlier = history.messages.len();
         history.read(self.input, &mut self.ignored)?;
+        let mut given = history.messages.iter().skip(earlier);
+        let have_thoughts = given.any(|message| message.get(THOUGHT).is_some());
+        self.switches.extend(have_thoughts.then_some(Switch {
+            field: "input.reasoning",
+            variable: THOUGHT,
+        }));
         let instructions = self.instructions.filter(|text| !text.is_empty());
         let instructions = instructions.map(|text| Message::new("system", text));
         let turns = history.messages.iter().cloned().map(Message::try_from);

@@ -42,7 +42,12 @@ pub(super) fn shown(cases: &[&str], parse: impl Fn(&str) -> Result<ChatRequest>)
                     ..
                 } = request.tooling;
                 text.push_str(&format!("  {choice:?} {calls:?} {format:?}"));
-                text.push_str(&format!(" ignored {:?}\n", request.params.ignored));
+                text.push_str(&format!(" ignored {:?}", request.params.ignored));
+                let switches: Vec<&str> = request.switches.iter().map(|it| it.field).collect();
+                if !switches.is_empty() {
+                    text.push_str(&format!(" for the template {switches:?}"));
+                }
+                text.push('\n');
             }
             Err(error) => {
                 let status = error.status().as_u16();

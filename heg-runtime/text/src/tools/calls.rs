@@ -22,6 +22,8 @@ pub struct ToolCall {
 /// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
+    /// What the model thought before it answered. [`ThoughtParser`](crate::ThoughtParser) finds it.
+    Thought(String),
     /// Text for the user.
     Text(String),
     /// A call.

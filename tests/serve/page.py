@@ -107,6 +107,23 @@ def talk(page):
     wait_until(page, "the stop", lambda: notes().startswith("reactive · stopped"))
     page.unroute_all(behavior="wait")
 
+    # What a model thinks is folded above its answer. This one does not think.
+    def thinking(route):
+        deltas = [{"reasoning_content": "<i>Who?</i>"}, {"content": "Ana"}]
+        events = [json.dumps({"id": "none", "choices": [{"delta": delta}]}) for delta in deltas]
+        route.fulfill(content_type="text/event-stream", body="".join(f"data: {event}\n\n" for event in events))
+
+    thoughts = answers.last.locator(".thoughts")
+    assert thoughts.is_hidden()
+    page.route("**/v1/chat/completions", thinking)
+    say("Who?", "reactive")
+    is_free = page.locator("#send").is_visible
+    wait_until(page, "a thought", lambda: is_free() and answers.last.locator(".words").inner_text() == "Ana")
+    assert thoughts.is_visible() and thoughts.locator("p").is_hidden()
+    thoughts.locator("summary").click()
+    assert thoughts.locator("p").inner_text() == "<i>Who?</i>"
+    page.unroute_all(behavior="wait")
+
     say("too long " * 2000, "reactive")
     wait_until(page, "a refusal", lambda: "no answer: " in notes())
     page.get_by_role("button", name="Start over").click()

@@ -15,16 +15,21 @@ function offerTalk(models) {
 /// A part of the conversation, as it is shown.
 function shown(role, content) {
   const part = document.createElement("article"), words = document.createElement("p"), notes = document.createElement("p");
-  const who = document.createElement("h3");
+  const who = document.createElement("h3"), thoughts = document.createElement("details");
+  const title = document.createElement("summary"), thought = document.createElement("p");
   part.className = role;
   who.textContent = role === "user" ? "You" : find("talk-model").value;
   words.className = "words";
   words.textContent = content;
   notes.className = "notes";
-  part.append(who, words, notes);
+  thoughts.className = "thoughts";
+  thoughts.hidden = true;
+  title.textContent = "What it thought";
+  thoughts.append(title, thought);
+  part.append(who, thoughts, words, notes);
   find("said").append(part);
   part.scrollIntoView({ block: "nearest" });
-  return { words, notes };
+  return { thought, words, notes };
 }
 
 /// The events of a stream, each as an object.
@@ -47,7 +52,7 @@ async function say(content) {
   const priority = find("talk-class").value, model = find("talk-model").value;
   const asked = turns.concat({ role: "user", content });
   shown("user", content);
-  const { words, notes } = shown("assistant", "");
+  const { thought, words, notes } = shown("assistant", "");
   const token = sessionStorage.getItem("token");
   const headers = { "content-type": "application/json", ...(token ? { authorization: "Bearer " + token } : {}) };
   const body = JSON.stringify({ model, messages: asked, stream: true, priority });
@@ -69,10 +74,13 @@ async function say(content) {
       answer.timings = event.timings ?? answer.timings;
       const delta = event.choices[0]?.delta ?? {};
       const more = delta.content ?? delta.tool_calls?.map(call => JSON.stringify(call.function)).join("\n") ?? "";
-      if (more && answer.first === null) {
+      const thoughtMore = delta.reasoning_content ?? "";
+      if ((more || thoughtMore) && answer.first === null) {
         answer.first = performance.now() - begun;
         notes.textContent = `${priority}, answering`;
       }
+      if (thoughtMore) thought.parentElement.hidden = false;
+      thought.textContent += thoughtMore;
       words.textContent += more;
       words.scrollIntoView({ block: "nearest" });
     }
@@ -82,7 +90,8 @@ async function say(content) {
   running = null;
   busy(false);
   // A message without an answer is not part of what the model is told next.
-  if (words.textContent) turns = asked.concat({ role: "assistant", content: words.textContent });
+  const thoughts = thought.textContent ? { reasoning_content: thought.textContent } : {};
+  if (words.textContent) turns = asked.concat({ role: "assistant", content: words.textContent, ...thoughts });
   notes.textContent = summary(priority, answer, state);
   if (answer.id && answer.first !== null) await explainWait(model, answer.id, notes).catch(() => {});
 }

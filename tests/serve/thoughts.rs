@@ -140,24 +140,34 @@ fn a_prompt_may_open_the_thought() {
     let opened = chat(&host, json!({"enable_thinking": true}));
     assert_eq!(message(&opened)["reasoning_content"], ",");
     assert_eq!(message(&opened)["content"], ANSWER);
-    // An answer that a form holds is no thought, wherever it begins.
-    let form = json!({"type": "json_object"});
-    let held = chat(
-        &host,
-        json!({"enable_thinking": true, "response_format": form}),
-    );
-    assert!(
-        message(&held)["content"].as_str().unwrap().starts_with('{'),
-        "{held}"
-    );
-    assert!(message(&held).get("reasoning_content").is_none(), "{held}");
     let cut = chat(&host, json!({"enable_thinking": true, "max_tokens": 1}));
     assert_eq!(message(&cut)["reasoning_content"], ",");
     assert_eq!(message(&cut)["content"], "");
 }
 
 #[test]
-fn a_model_thinks_beside_tools_unless_it_has_to_call_one() {
+fn a_form_holds_the_answer_behind_the_thought() {
+    let host = Host::serving(thinker, |_| ());
+    let form = json!({"type": "json_object"});
+    for (is_open, thought) in [(true, ","), (false, THOUGHT)] {
+        let fields = json!({"enable_thinking": is_open, "response_format": form});
+        let held = chat(&host, fields);
+        let message = message(&held);
+        assert_eq!(message["reasoning_content"], thought);
+        assert!(
+            message["content"].as_str().unwrap().starts_with('{'),
+            "{held}"
+        );
+    }
+    // In the text, a thought would not be of the form.
+    let plain = json!({"response_format": form, "reasoning_format": "none"});
+    let plain = chat(&host, plain);
+    let text = message(&plain)["content"].as_str().unwrap();
+    assert!(text.starts_with('{'), "{plain}");
+}
+
+#[test]
+fn a_model_thinks_before_it_calls_a_tool() {
     let host = Host::serving(thinker, |_| ());
     let parameters =
         json!({"type": "object", "properties": {"who": {"type": "string", "maxLength": 9}}});
@@ -168,11 +178,13 @@ fn a_model_thinks_beside_tools_unless_it_has_to_call_one() {
     let free = json!({"tools": tools, "logit_bias": no_call, "enable_thinking": true});
     let free = chat(&host, free);
     assert!(message(&free)["reasoning_content"].is_string(), "{free}");
-    let held = chat(
-        &host,
-        json!({"tools": tools, "tool_choice": "required", "enable_thinking": true}),
-    );
-    assert!(message(&held).get("reasoning_content").is_none(), "{held}");
+    // Without its weight, the closing marker comes too late.
+    let closing = json!({"1790": 8});
+    let fields = json!({
+        "tools": tools, "tool_choice": "required", "enable_thinking": true, "logit_bias": closing,
+    });
+    let held = chat(&host, fields);
+    assert!(message(&held)["reasoning_content"].is_string(), "{held}");
     assert_eq!(message(&held)["tool_calls"][0]["function"]["name"], "greet");
 }
 

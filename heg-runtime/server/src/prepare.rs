@@ -148,12 +148,12 @@ pub(super) fn prepare(
         turn,
         mut charge,
     } = read(state, scope, posted, arrived, wait)?;
-    let form = tooling.map(|tooling| served.asked_form(scope, &tooling));
-    let form = form.transpose()?.map(Box::new);
     let thoughts = match params.thoughts {
-        Thoughts::Apart => served.thoughts(&prompt, form.as_deref())?,
+        Thoughts::Apart => served.thoughts(&prompt)?,
         Thoughts::InText => None,
     };
+    let form = tooling.map(|tooling| served.asked_form(scope, &tooling, thoughts.as_ref()));
+    let form = form.transpose()?.map(Box::new);
     let answer_tokens = answer_tokens(state, &served, dialect, &params, prompt.len())?;
     let form_bytes = form.as_ref().map_or(0, |form| form.kept_bytes);
     let (choices, speculation) = (params.choices, params.speculation);

@@ -23,9 +23,7 @@ use super::tools::{AnswerConstraint, AskedForm, Tooling};
 use heg_runtime::Loaded;
 use heg_runtime::engine::{AnswerKind, Engine, Health};
 use heg_runtime::{ExecError, RuntimeError};
-use heg_text::{
-    AnswerForm, ChatTemplate, Conversation, TextError, ThoughtParser, ThoughtSyntax, Tokenizer,
-};
+use heg_text::{ChatTemplate, Conversation, TextError, ThoughtParser, ThoughtSyntax, Tokenizer};
 
 /// A model on its engine. Without a tokenizer, prompts and answers are token ids.
 pub struct ServedModel {
@@ -157,13 +155,21 @@ impl ServedModel {
         }
     }
 
-    /// Returns the form of an answer that a request asks for.
-    pub(super) fn asked_form(&self, scope: Scope, tooling: &Tooling) -> Result<AskedForm> {
+    /// Returns the form of an answer that a request asks for, with a place for what the model thinks first, if it does.
+    pub(super) fn asked_form(
+        &self,
+        scope: Scope,
+        tooling: &Tooling,
+        thoughts: Option<&ThoughtParser>,
+    ) -> Result<AskedForm> {
         let (template, tokenizer) = self.text_side()?;
-        let asked = tooling.asked(template, tokenizer)?;
+        let mut asked = tooling.asked(template, tokenizer)?;
+        if let Some(thoughts) = thoughts {
+            asked.form = asked.form.map(|form| thoughts.before(form));
+        }
         let form = asked.form.as_ref();
-        let is_known = form.is_some_and(|form| self.forms.knows(scope.id().0, form));
-        Ok(AskedForm { is_known, ..asked })
+        asked.is_known = form.is_some_and(|form| self.forms.knows(scope.id().0, form));
+        Ok(asked)
     }
 
     /// Returns the constraints on the answers to a request; their form is compiled once.
@@ -198,20 +204,12 @@ impl ServedModel {
         template.is_some_and(|template| template.reads(name))
     }
 
-    /// Returns a parser of what the model thinks in the answer to a prompt; `None` if its template knows no thoughts, or
-    /// the form of the answer leaves no place for one.
-    pub(super) fn thoughts(
-        &self,
-        prompt: &[u32],
-        form: Option<&AskedForm>,
-    ) -> Result<Option<ThoughtParser>> {
-        let form = form.and_then(|asked| asked.form.as_ref());
-        let has_place = form.is_none_or(AnswerForm::admits_text);
+    /// Returns a parser of what the model thinks in the answer to a prompt; `None` if its template knows no thoughts.
+    pub(super) fn thoughts(&self, prompt: &[u32]) -> Result<Option<ThoughtParser>> {
         let (Some(template), Some(tokenizer)) = (&self.template, &self.tokenizer) else {
             return Ok(None);
         };
-        let syntax = ThoughtSyntax::of(template).filter(|_| has_place);
-        let parser = syntax.map(|syntax| syntax.parser(prompt, tokenizer));
+        let parser = ThoughtSyntax::of(template).map(|syntax| syntax.parser(prompt, tokenizer));
         Ok(parser.transpose().map_err(RuntimeError::from)?)
     }
 

@@ -67,7 +67,7 @@ pub use sample::{Choice, Sampler, SamplingParams};
 pub use stop::{StopMatcher, StopOutput};
 pub use stream::TextStream;
 pub use template::{ChatTemplate, Conversation, Message};
-pub use thoughts::{ThoughtParser, ThoughtSplit, ThoughtSyntax};
+pub use thoughts::{ThoughtOpening, ThoughtParser, ThoughtSplit, ThoughtSyntax};
 pub use tokenizer::{Special, Tokenizer};
 pub use tools::{
     ArgumentsKey, Calls, Said, Tool, ToolCall, ToolCallParser, ToolChoice, ToolSyntax,

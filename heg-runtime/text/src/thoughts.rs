@@ -6,11 +6,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::tools::clear_bytes;
-use super::{ChatTemplate, Result, TextStream, Tokenizer};
+use super::{AnswerForm, ChatTemplate, Result, TextStream, Tokenizer};
 
 /// A model's markers of what it thinks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ThoughtSyntax {
     /// `<think>` and `</think>`: Qwen 3, DeepSeek R1, SmolLM3.
     Tagged,
@@ -18,20 +20,35 @@ pub enum ThoughtSyntax {
     Bracketed,
 }
 
+/// The place where a thought begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ThoughtOpening {
+    /// The prompt ends with the opening marker.
+    InPrompt,
+    /// The answer may begin with the opening marker.
+    InAnswer,
+}
+
 impl ThoughtSyntax {
+    /// All markers that are known.
+    pub(super) const ALL: [Self; 2] = [Self::Tagged, Self::Bracketed];
+
     /// Returns the markers that a chat template knows: it cuts earlier thoughts out of messages, or opens a new one.
     /// `None` if it knows none.
     pub fn of(template: &ChatTemplate) -> Option<Self> {
         let source = template.source();
-        let known = [Self::Tagged, Self::Bracketed];
-        known.into_iter().find(|it| source.contains(it.closing()))
+        Self::ALL
+            .into_iter()
+            .find(|it| source.contains(it.closing()))
     }
 
     /// Returns the markers that are special tokens, so that decoding leaves them out: for
     /// [`TextStream::showing`].
     pub fn special_tokens(self, tokenizer: &Tokenizer) -> Vec<u32> {
-        let markers = [self.opening(), self.closing()].into_iter();
-        let ids = markers.filter_map(|text| tokenizer.token_id(text));
+        let ids = self
+            .markers()
+            .into_iter()
+            .filter_map(|text| tokenizer.token_id(text));
         ids.filter(|&id| tokenizer.is_special(id)).collect()
     }
 
@@ -51,18 +68,22 @@ impl ThoughtSyntax {
         Ok(ThoughtParser::new(self, &text))
     }
 
-    fn opening(self) -> &'static str {
+    /// Returns the opening and the closing marker.
+    pub(super) fn markers(self) -> [&'static str; 2] {
         match self {
-            Self::Tagged => "<think>",
-            Self::Bracketed => "[THINK]",
+            Self::Tagged => ["<think>", "</think>"],
+            Self::Bracketed => ["[THINK]", "[/THINK]"],
         }
     }
 
+    fn opening(self) -> &'static str {
+        let [opening, _] = self.markers();
+        opening
+    }
+
     fn closing(self) -> &'static str {
-        match self {
-            Self::Tagged => "</think>",
-            Self::Bracketed => "[/THINK]",
-        }
+        let [_, closing] = self.markers();
+        closing
     }
 }
 
@@ -122,6 +143,18 @@ impl ThoughtParser {
     /// Returns the markers that the parser looks for.
     pub fn syntax(&self) -> ThoughtSyntax {
         self.syntax
+    }
+
+    /// Returns the form of an answer, of which nothing has arrived, with a place for the thought before it.
+    pub fn before(&self, form: AnswerForm) -> AnswerForm {
+        AnswerForm::BehindThought {
+            syntax: self.syntax,
+            opening: match self.state {
+                State::Opened => ThoughtOpening::InPrompt,
+                _ => ThoughtOpening::InAnswer,
+            },
+            form: Box::new(form),
+        }
     }
 
     /// Returns the number of pieces that the thought came in, with its markers; 0 if there is none so far.

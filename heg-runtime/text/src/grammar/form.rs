@@ -4,9 +4,11 @@ use llguidance::api::TopLevelGrammar;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::super::thoughts::{ThoughtOpening, ThoughtSyntax};
 use super::super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
+use super::markers::Markers;
 use super::schema::{self, UnknownKeywords};
-use super::tools;
+use super::{thoughts, tools};
 
 /// The form that an answer must have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,6 +30,15 @@ pub enum AnswerForm {
         /// The number of calls that the answer may have.
         calls: Calls,
     },
+    /// A form behind what the model thinks first.
+    BehindThought {
+        /// The model's markers of thoughts.
+        syntax: ThoughtSyntax,
+        /// The place where the thought begins.
+        opening: ThoughtOpening,
+        /// The form of the answer behind the thought.
+        form: Box<AnswerForm>,
+    },
 }
 
 impl AnswerForm {
@@ -39,16 +50,7 @@ impl AnswerForm {
                 ToolChoice::Auto => tools.is_empty(),
                 ToolChoice::Required | ToolChoice::Named(_) => false,
             },
-            Self::JsonObject | Self::JsonSchema(_) | Self::Regex(_) => false,
-        }
-    }
-
-    /// Returns whether an answer of the form may begin with any text, a thought for one.
-    pub fn admits_text(&self) -> bool {
-        match self {
-            Self::ToolCalls { choice, .. } => {
-                matches!(choice, ToolChoice::None | ToolChoice::Auto)
-            }
+            Self::BehindThought { form, .. } => form.is_free(),
             Self::JsonObject | Self::JsonSchema(_) | Self::Regex(_) => false,
         }
     }
@@ -59,6 +61,7 @@ impl AnswerForm {
             Self::JsonObject | Self::JsonSchema(_) => SCHEMA,
             Self::Regex(_) => REGEX,
             Self::ToolCalls { .. } => TOOLS,
+            Self::BehindThought { form, .. } => form.name(),
         }
     }
 
@@ -76,12 +79,13 @@ impl AnswerForm {
                 .iter()
                 .filter_map(|tool| tool.parameters.as_ref())
                 .try_for_each(schema::check),
+            Self::BehindThought { form, .. } => return form.check(),
         };
         checked.map_err(|error| super::unusable(self.name(), &error))
     }
 
     /// Returns the grammar in the library's terms.
-    pub(super) fn source(self, markers: &tools::Markers) -> anyhow::Result<TopLevelGrammar> {
+    pub(super) fn source(self, markers: &Markers) -> anyhow::Result<TopLevelGrammar> {
         match self {
             Self::JsonObject => schema_source(&json!({"type": "object"})),
             Self::JsonSchema(schema) => schema_source(&schema),
@@ -95,6 +99,16 @@ impl AnswerForm {
                 choice,
                 calls,
             } => tools::grammar(syntax, markers, &tools, &choice, calls),
+            Self::BehindThought {
+                syntax,
+                opening,
+                form,
+            } => Ok(thoughts::before(
+                syntax,
+                opening,
+                markers,
+                form.source(markers)?,
+            )),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Answers restricted to a form: JSON, regular expressions, tool calls. Based on `llguidance`.
 //!
 //! A form becomes a context-free grammar over bytes; the tokens that may come next are found in a trie of the whole
-//! vocabulary. `vocabulary` builds the trie, `tools` writes the grammars of calls. Schemas are untrusted: their size
+//! vocabulary. `vocabulary` builds the trie, `tools` writes the grammars of calls, `thoughts` those of what comes before. Schemas are untrusted: their size
 //! and their known ways to blow up are bounded here; the work of making masks is bounded by the library's limits, and
 //! its panics become errors. The library does not bound the cost of compiling, so untrusted forms are compiled in a
 //! process that can be killed (`heg-confine`), by [`Grammars::compile`], and answers follow them over a [`FrameLink`].
@@ -9,9 +9,11 @@
 mod expansion;
 mod form;
 mod maker;
+mod markers;
 mod masks;
 mod schema;
 mod scout;
+mod thoughts;
 mod thread;
 mod tools;
 mod vocabulary;
@@ -29,6 +31,7 @@ use serde_json::Value;
 
 use super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
 use super::{GrammarState, Restriction, Result, TextError, Tokenizer};
+use markers::Markers;
 use masks::Masks;
 use thread::{Ears, Said, Step, TokenMask, say};
 
@@ -41,7 +44,7 @@ pub use wire::{FrameLink, Silence};
 /// use.
 pub struct Grammars {
     factory: Arc<ParserFactory>,
-    markers: tools::Markers,
+    markers: Markers,
 }
 
 impl Grammars {
@@ -59,7 +62,7 @@ impl Grammars {
         factory.quiet();
         Ok(Self {
             factory: Arc::new(factory),
-            markers: tools::Markers::new(tokenizer),
+            markers: Markers::new(tokenizer),
         })
     }
 

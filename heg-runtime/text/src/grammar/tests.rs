@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::super::Special;
+use super::super::thoughts::{ThoughtOpening, ThoughtSyntax};
 use super::super::tokenizer::tests::tiny_agent;
 use super::super::tools::ArgumentsKey;
 use super::*;
@@ -81,6 +82,69 @@ fn instances_of_a_schema() {
         accepts(grammars().regex("a/b").unwrap(), "a/b"),
         Some(GrammarState::Complete)
     );
+}
+
+/// Returns the state after an answer of a form that the model may think before.
+fn behind_thought(opening: ThoughtOpening, form: AnswerForm, text: &str) -> Option<GrammarState> {
+    let syntax = ThoughtSyntax::Tagged;
+    let form = AnswerForm::BehindThought {
+        syntax,
+        opening,
+        form: Box::new(form),
+    };
+    accepts(grammars().grammar(form).unwrap(), text)
+}
+
+#[test]
+fn a_form_holds_what_comes_behind_a_thought() {
+    use ThoughtOpening::{InAnswer, InPrompt};
+    let json = |opening, text| behind_thought(opening, AnswerForm::JsonObject, text);
+    let done = Some(GrammarState::Complete);
+    assert_eq!(json(InPrompt, "a\n\n{b}\n</think>\n\n{\"a\":1}"), done);
+    assert_eq!(json(InPrompt, "</think>{}"), done);
+    assert_eq!(json(InAnswer, "{}"), done);
+    assert_eq!(json(InAnswer, "\n<think>\na < b</think>\n\n{}"), done);
+    for wrong in [
+        "{}",
+        "a",
+        "a</think>",
+        "a</think>b",
+        "a</think>[]",
+        "a</think>{}</think>",
+    ] {
+        assert_eq!(json(InPrompt, wrong), None, "{wrong}");
+    }
+    for wrong in ["a</think>{}", "<think>{}", "<think>a</think>", "<thin{}"] {
+        assert_eq!(json(InAnswer, wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn calls_are_held_behind_a_thought() {
+    use ThoughtOpening::{InAnswer, InPrompt};
+    let tool =
+        json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    let calls = |choice| AnswerForm::ToolCalls {
+        syntax: ToolSyntax::Bare(ArgumentsKey::Arguments),
+        tools: vec![Tool::from_json(&tool).unwrap()],
+        choice,
+        calls: Calls::One,
+    };
+    let call = r#"{"name": "f", "arguments": {}}"#;
+    for choice in [ToolChoice::Auto, ToolChoice::Required] {
+        let accepts = |opening, text: &str| behind_thought(opening, calls(choice.clone()), text);
+        let done = Some(GrammarState::Complete);
+        assert_eq!(accepts(InPrompt, &format!("a</think>\n\n{call}")), done);
+        assert_eq!(accepts(InAnswer, call), done);
+        // Where text is allowed, a thought that the answer opens may be some, and so may all behind it.
+        let opened = accepts(InAnswer, &format!("<think>a</think>{call}"));
+        assert_eq!(opened == done, choice == ToolChoice::Required);
+        assert!(opened.is_some());
+        let other = call.replace("\"f\"", "\"g\"");
+        assert_eq!(accepts(InPrompt, &format!("a</think>{other}")), None);
+        let said = accepts(InPrompt, "a</think>b").is_some();
+        assert_eq!(said, choice == ToolChoice::Auto);
+    }
 }
 
 /// These options, set by an untrusted schema, would make something else than JSON.

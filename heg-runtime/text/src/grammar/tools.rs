@@ -7,31 +7,9 @@ use anyhow::{Result, bail, ensure};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 
-use super::super::Tokenizer;
 use super::super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
+use super::markers::{LIST_END, Markers, PYTHON_TAG};
 use super::schema::{self, UnknownKeywords};
-
-/// Markers of calls that are tokens of the vocabulary and have no text: `<[42]>` in a grammar.
-pub(super) struct Markers(Vec<(&'static str, u32)>);
-
-impl Markers {
-    pub(super) fn new(tokenizer: &Tokenizer) -> Self {
-        let known = MARKERS
-            .iter()
-            .filter_map(|&text| Some((text, tokenizer.token_id(text)?)));
-        Self(known.filter(|&(_, id)| tokenizer.is_special(id)).collect())
-    }
-
-    fn token(&self, marker: &str) -> Option<String> {
-        let found = self.0.iter().find(|(text, _)| *text == marker);
-        found.map(|(_, id)| format!("<[{id}]>"))
-    }
-
-    /// Returns a marker as a symbol of the grammar.
-    fn symbol(&self, marker: &str) -> String {
-        self.token(marker).unwrap_or_else(|| format!("{marker:?}"))
-    }
-}
 
 /// Returns the grammar of an answer with calls of `tools`.
 pub(super) fn grammar(
@@ -191,21 +169,5 @@ const CLOSABLE: [&str; 8] = [
     "$schema",
 ];
 
-/// Words around calls that may be special tokens of a vocabulary.
-const MARKERS: [&str; 6] = [
-    "<tool_call>",
-    "</tool_call>",
-    "<|tool_call|>",
-    LIST_END,
-    "[TOOL_CALLS]",
-    PYTHON_TAG,
-];
-
-/// A marker that may come before a call of Llama 3.
-const PYTHON_TAG: &str = "<|python_tag|>";
-
-/// A marker that may come after the calls of Phi 4.
-const LIST_END: &str = "<|/tool_call|>";
-
 /// Any text, in whole letters.
-const ANY_TEXT: &str = r"/(.|\n)*/";
+pub(super) const ANY_TEXT: &str = r"/(.|\n)*/";

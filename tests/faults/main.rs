@@ -18,6 +18,7 @@ mod many;
 mod npu;
 mod random_load;
 mod scene;
+mod shared_machine;
 mod soak;
 mod switching;
 mod two_lanes;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{
-    EndTokens, Ending, Engine, EngineOptions, Fault, FaultPlan, Lanes, Request, Rule, Speculation,
-    Update, Victim,
+    DeviceTurns, EndTokens, Ending, Engine, EngineOptions, Fault, FaultPlan, Lanes, Request, Rule,
+    Speculation, Update, Victim,
 };
 use heg_runtime::exec::{ExecutorOptions, Loader};
 use heg_sched::Observer;
@@ -191,6 +191,21 @@ impl World {
             ..in_chunks(CHUNK_TOKENS)
         };
         Self::of(policy, (name, soc), options, plan)
+    }
+
+    /// Creates a world whose engine shares its machine with others.
+    pub(crate) fn sharing(turns: &DeviceTurns) -> Self {
+        let name = "agent-xpu-one-device";
+        let options = EngineOptions {
+            turns: turns.clone(),
+            ..in_chunks(CHUNK_TOKENS)
+        };
+        Self::of(
+            policy(name),
+            (name, ONE_LANE),
+            options,
+            FaultPlan::default(),
+        )
     }
 
     /// Creates a world on a loader's devices, whose kernels count as hung after a time.
@@ -433,6 +448,15 @@ impl Answer {
             scored,
             updates,
         }
+    }
+
+    /// Waits until the request is accepted; returns the forecast of its first token.
+    pub(crate) fn predicted_ttft(&self) -> Duration {
+        let first = self.updates.recv_timeout(Duration::from_secs(240));
+        let Ok(Update::Accepted { predicted_ttft }) = first else {
+            unreachable!("a request is accepted first, found {first:?}")
+        };
+        predicted_ttft
     }
 
     /// Returns the ending, if there is one already.

@@ -25,6 +25,7 @@ use super::report::LaneLoss;
 use super::request::ScopeId;
 use super::resident::Residence;
 use super::serving::Serving;
+use super::shared_prompts::EnginePrompts;
 use super::speeds::known_costs;
 use super::status::Status;
 use super::successor::Successors;
@@ -58,6 +59,8 @@ pub(super) struct Conductor {
     pub(super) successors: Successors,
     /// The bundle's place in the memory of all engines.
     pub(super) residence: Residence,
+    /// The engine's prompts among those of the machine.
+    pub(super) prompts: EnginePrompts,
     pub(super) observers: Vec<Box<dyn Observer>>,
 }
 
@@ -122,6 +125,7 @@ impl Conductor {
         let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
         let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
         let descents = descents_of(&executors, baked.as_ref());
+        let prompts = options.turns.prompts();
         let setup = LaneSetup {
             inbox: inbox.clone(),
             drafts: policy.drafts,
@@ -148,6 +152,7 @@ impl Conductor {
             machine,
             pulse,
             residence,
+            prompts,
             loader,
             policy,
             model,

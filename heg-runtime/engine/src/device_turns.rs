@@ -10,15 +10,32 @@ use std::time::{Duration, Instant};
 
 use heg_sched::{Class, Lane};
 
+use crate::shared_prompts::{EnginePrompts, SharedPrompts};
+
 /// The turns that engines on one machine take on its lanes. Clones are of the same machine; the default is a machine that an
 /// engine has to itself.
 #[derive(Debug, Clone, Default)]
-pub struct DeviceTurns(Option<Arc<[LaneTurns; Lane::ALL.len()]>>);
+pub struct DeviceTurns(Option<Arc<SharedMachine>>);
+
+/// A machine for several engines.
+#[derive(Debug, Default)]
+struct SharedMachine {
+    lanes: [LaneTurns; Lane::ALL.len()],
+    prompts: Arc<SharedPrompts>,
+}
 
 impl DeviceTurns {
     /// A machine for several engines.
     pub fn shared() -> Self {
         Self(Some(Arc::default()))
+    }
+
+    /// A place for another engine's prompts on the machine.
+    pub(super) fn prompts(&self) -> EnginePrompts {
+        let machine = self.0.as_ref();
+        machine.map_or_else(EnginePrompts::default, |machine| {
+            EnginePrompts::among(Arc::clone(&machine.prompts))
+        })
     }
 
     /// Waits until a lane is free for a job of a class.
@@ -27,7 +44,7 @@ impl DeviceTurns {
             return Turn::none();
         };
         let start = Instant::now();
-        let waiter = machine[lane as usize].take(class);
+        let waiter = machine.lanes[lane as usize].take(class);
         Turn {
             held: Some(Held {
                 machine,
@@ -47,7 +64,7 @@ pub(super) struct Turn {
 }
 
 struct Held {
-    machine: Arc<[LaneTurns; Lane::ALL.len()]>,
+    machine: Arc<SharedMachine>,
     lane: Lane,
     waiter: Waiter,
 }
@@ -67,7 +84,7 @@ impl Turn {
         let Some(held) = &self.held else {
             return false;
         };
-        let time = held.machine[held.lane as usize].make_way(held.waiter);
+        let time = held.machine.lanes[held.lane as usize].make_way(held.waiter);
         self.waited += time.unwrap_or_default();
         time.is_some()
     }
@@ -81,7 +98,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(held) = &self.held {
-            held.machine[held.lane as usize].give_back(held.waiter.class);
+            held.machine.lanes[held.lane as usize].give_back(held.waiter.class);
         }
     }
 }

@@ -49,6 +49,7 @@ mod row_ring;
 mod scores;
 mod served;
 mod serving;
+mod shared_prompts;
 mod single;
 mod speeds;
 mod status;

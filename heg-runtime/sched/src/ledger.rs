@@ -340,6 +340,18 @@ impl<P: Progress> Ledger<P> {
         Some(alone + Micros::from_f64(before.sum()))
     }
 
+    /// Time that is left of the prompts of a class, each alone on its lanes; `waiting` as for
+    /// [`first_token_in`](Self::first_token_in).
+    pub(super) fn prompts_left(
+        &self,
+        class: Class,
+        waiting: impl Fn(&Entry<P>) -> Option<Waiting>,
+    ) -> Micros {
+        let of_class = self.iter().filter(|(_, entry)| entry.class() == class);
+        let waiting = of_class.filter_map(|(_, entry)| waiting(entry));
+        Micros::from_f64(waiting.map(|it| it.prefill_us).sum())
+    }
+
     /// Returns the best proactive request to give up for others: the youngest; with several clients, the youngest of
     /// the client that holds most.
     pub(super) fn youngest_proactive(

@@ -79,6 +79,12 @@ pub trait Scheduler {
         None
     }
 
+    /// Time that is left of the prompts of a class up to their first tokens, alone on their lanes; nothing if the scheduler
+    /// does not forecast.
+    fn prompts_left(&self, _class: Class) -> Micros {
+        Micros(0)
+    }
+
     /// Appends every live request that has nothing running, with the reason why it waits. Changes no state, and costs
     /// nothing unless it is called.
     fn holds(&self, _holds: &mut Vec<Hold>) {}
@@ -99,6 +105,10 @@ impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
 
     fn first_token_in(&self, request: RequestId) -> Option<Micros> {
         (**self).first_token_in(request)
+    }
+
+    fn prompts_left(&self, class: Class) -> Micros {
+        (**self).prompts_left(class)
     }
 
     fn holds(&self, holds: &mut Vec<Hold>) {

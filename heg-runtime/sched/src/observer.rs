@@ -1,6 +1,8 @@
 //! Observers of a scheduler at work.
 
-use crate::{Action, Actions, ActivationCounts, Event, Hold, Lane, Micros, RequestId, Scheduler};
+use crate::{
+    Action, Actions, ActivationCounts, Class, Event, Hold, Lane, Micros, RequestId, Scheduler,
+};
 
 /// Observes the scheduler at work: for traces, pictures, checks.
 pub trait Observer: Send {
@@ -72,6 +74,10 @@ impl<S: Scheduler, O: Observer> Scheduler for Observed<S, O> {
 
     fn first_token_in(&self, request: RequestId) -> Option<Micros> {
         self.scheduler.first_token_in(request)
+    }
+
+    fn prompts_left(&self, class: Class) -> Micros {
+        self.scheduler.prompts_left(class)
     }
 
     fn holds(&self, holds: &mut Vec<Hold>) {

@@ -176,6 +176,10 @@ impl<S: Scheduler> Scheduler for Serial<S> {
         self.0.first_token_in(request)
     }
 
+    fn prompts_left(&self, class: Class) -> Micros {
+        self.0.prompts_left(class)
+    }
+
     fn holds(&self, holds: &mut Vec<Hold>) {
         self.0.holds(holds);
     }

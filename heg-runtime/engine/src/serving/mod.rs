@@ -31,6 +31,7 @@ use super::report::Warmed;
 use super::request::{AnswerKind, Request, ScopeId, refuse};
 use super::resident::Residence;
 use super::served::Served;
+use super::shared_prompts::EnginePrompts;
 use super::status::{LaneStatus, Status};
 use super::successor::Successors;
 use super::touching::Untouched;
@@ -43,7 +44,7 @@ use heg_draft::History;
 use heg_exec::mem::ActivationRows;
 use heg_exec::{Loader, PairedRoles};
 use heg_sched::{
-    Action, Actions, Class, ClientId, Event, Finish, FlowId, Lane, Micros, ModelShape, Observer,
+    Action, Actions, ClientId, Event, Finish, FlowId, Lane, Micros, ModelShape, Observer,
     PromptLogits, RequestId, Scheduler, Submission, Ticket, Work,
 };
 
@@ -89,6 +90,8 @@ pub(super) struct Serving {
     loader: Arc<Loader>,
     untouched: Untouched,
     residence: Residence,
+    /// The engine's prompts among those of the machine.
+    prompts: EnginePrompts,
     model: ModelShape,
     /// End-of-sequence tokens of the model.
     eos_ids: Vec<u32>,
@@ -147,6 +150,7 @@ impl Serving {
             lost,
             mut successors,
             residence,
+            prompts,
             observers,
         } = setup;
         // What was lost while kernels were prepared is no lane's loss.
@@ -196,6 +200,7 @@ impl Serving {
             baked,
             untouched: Untouched::new(&loader),
             residence,
+            prompts,
             loader,
             model,
         }
@@ -303,6 +308,7 @@ impl Serving {
     /// Passes an event to the scheduler and carries out the actions that follow.
     fn step(&mut self, event: Event) {
         let (begin, before) = (Instant::now(), self.dispatch);
+        let is_new = matches!(event, Event::Submit(_));
         self.events.push_back(event);
         let mut actions = Actions::new();
         while let Some(event) = self.events.pop_front() {
@@ -326,18 +332,7 @@ impl Serving {
         // Actions may have led to further steps, which are part of this one's time.
         self.dispatch = before + (end - begin);
         self.tell_holds();
-    }
-
-    /// Returns what the lanes are doing when a reactive request arrives.
-    fn entry(&self) -> Entry {
-        let is_reactive = |live: &Live| live.class == Class::Reactive;
-        if self.live.values().any(is_reactive) {
-            Entry::Queued
-        } else if self.running.iter().any(Option::is_some) {
-            Entry::Preempting
-        } else {
-            Entry::Idle
-        }
+        self.tell_prompts(is_new);
     }
 
     fn submit(&mut self, arrival: Arrival, entry: Entry) {
@@ -394,20 +389,16 @@ impl Serving {
             Ok(served) => served,
             Err(error) => return refuse(listener, Finish::Failed, Some(Arc::new(error))),
         };
-        let mut live = Live::new(
-            submission.class,
-            owner,
-            (served, drafts),
-            listener,
-            (at, entry),
-        );
+        let class = submission.class;
+        let mut live = Live::new(class, owner, (served, drafts), listener, (at, entry));
         if matches!(kept, Some(PrefixRows::Baked(_))) {
             self.tell_baked(id);
         }
         live.kept = kept;
         self.live.insert(id, live);
         self.step(Event::Submit(submission));
-        let predicted = self.scheduler.first_token_in(id).unwrap_or_default();
+        let alone = self.scheduler.first_token_in(id).unwrap_or_default();
+        let predicted = alone + self.prompts.delay(class, alone);
         if let Some(live) = self.live.get_mut(&id) {
             live.accepted(Duration::from_micros(predicted.0));
         }

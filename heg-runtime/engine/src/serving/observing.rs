@@ -1,7 +1,8 @@
-//! Reports to observers.
+//! Reports to observers, and to other engines on the machine.
 
+use super::super::shared_prompts::PromptTimes;
 use super::Serving;
-use heg_sched::{Action, Event, Hold, HoldReason, Micros, RequestId};
+use heg_sched::{Action, Class, Event, Hold, HoldReason, Micros, RequestId};
 
 impl Serving {
     /// Tells observers of a step of the scheduler.
@@ -37,5 +38,20 @@ impl Serving {
                 observer.counted(&self.scheduler.activations());
             }
         }
+    }
+
+    /// Tells other engines on the machine how long this one's prompts will take: at once when one comes or all requests have
+    /// ended, and now and then while prompts go on.
+    pub(super) fn tell_prompts(&mut self, is_new: bool) {
+        let now = self.now();
+        let is_changed = is_new || self.scheduler.is_idle();
+        if !self.prompts.are_shared() || !(is_changed || self.prompts.are_due(now)) {
+            return;
+        }
+        let left = PromptTimes {
+            reactive: self.scheduler.prompts_left(Class::Reactive),
+            proactive: self.scheduler.prompts_left(Class::Proactive),
+        };
+        self.prompts.tell(left, now);
     }
 }

@@ -3,11 +3,24 @@
 use super::Serving;
 use crate::baked::BakedStates;
 use crate::kept::KeptState;
-use crate::live::Phase;
+use crate::live::{Live, Phase};
 use crate::status::{PairStatus, Status};
+use crate::waits::Entry;
 use heg_sched::Class;
 
 impl Serving {
+    /// Returns what the lanes are doing when a reactive request arrives.
+    pub(super) fn entry(&self) -> Entry {
+        let is_reactive = |live: &Live| live.class == Class::Reactive;
+        if self.live.values().any(is_reactive) {
+            Entry::Queued
+        } else if self.running.iter().any(Option::is_some) {
+            Entry::Preempting
+        } else {
+            Entry::Idle
+        }
+    }
+
     /// Returns the engine's current status.
     pub(super) fn status(&self) -> Status {
         let mut status = self.status.clone();

@@ -376,6 +376,11 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
             .first_token_in(request, times, |entry| self.waiting_of(entry))
     }
 
+    fn prompts_left(&self, class: Class) -> Micros {
+        self.ledger
+            .prompts_left(class, |entry| self.waiting_of(entry))
+    }
+
     fn holds(&self, holds: &mut Vec<Hold>) {
         self.append_holds(holds);
     }

@@ -449,6 +449,11 @@ impl<C: Costs> Scheduler for SingleLane<C> {
             .first_token_in(request, None, |entry| self.waiting_of(entry))
     }
 
+    fn prompts_left(&self, class: Class) -> Micros {
+        self.ledger
+            .prompts_left(class, |entry| self.waiting_of(entry))
+    }
+
     fn holds(&self, holds: &mut Vec<Hold>) {
         self.append_holds(holds);
     }

@@ -157,7 +157,11 @@ fn forecast(known: Option<Slowdowns>) -> Micros {
     }
     let next = submission(1, Class::Reactive, 512);
     scheduler.step(Micros(0), Event::Submit(next), &mut actions);
-    scheduler.first_token_in(RequestId(1)).unwrap()
+    let forecast = scheduler.first_token_in(RequestId(1)).unwrap();
+    // The other request has its first token.
+    let left = [Class::Reactive, Class::Proactive].map(|class| scheduler.prompts_left(class));
+    assert_eq!(left, [forecast, Micros(0)]);
+    forecast
 }
 
 #[test]

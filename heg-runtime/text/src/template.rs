@@ -72,18 +72,12 @@ impl ChatTemplate {
     /// Returns whether the template reads a variable, or a field of messages, of this name, so that its value may change
     /// a prompt.
     pub fn reads(&self, name: &str) -> bool {
-        let source = self.source();
-        let as_field = [
-            format!(".{name}"),
-            format!("'{name}'"),
-            format!("\"{name}\""),
-        ];
         let read = guarded(|| {
             let template = self.environment.get_template(NAME)?;
             Ok(template.undeclared_variables(false).contains(name))
         });
         // A template that cannot be read again gives no prompt either.
-        read.unwrap_or(false) || as_field.iter().any(|words| source.contains(words))
+        read.unwrap_or(false) || has_field(&self.source(), name)
     }
 
     /// Renders the text of the prompt, special tokens written out: encode it with `Special::AsWritten`.
@@ -344,6 +338,21 @@ fn without_generation_tags(source: &str) -> String {
     }
     out.push_str(rest);
     out
+}
+
+/// Returns whether a template reads a field of this name, as `message.name` or `message['name']`.
+fn has_field(source: &str, name: &str) -> bool {
+    let mut places = source.match_indices(name);
+    places.any(|(at, _)| {
+        let before = source[..at].chars().next_back();
+        let behind = source[at + name.len()..].chars().next();
+        let goes_on = |letter: char| letter.is_alphanumeric() || letter == '_';
+        match before {
+            Some('.') => !behind.is_some_and(goes_on),
+            Some('\'' | '"') => behind == before,
+            _ => false,
+        }
+    })
 }
 
 /// Runs the engine and turns its errors, panics included, into ours.

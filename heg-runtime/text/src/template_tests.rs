@@ -326,6 +326,18 @@ fn messages_need_a_role() {
 }
 
 #[test]
+fn a_template_reads_variables_and_fields_of_messages() {
+    let source = "{{ a }}{{ m.b }}{{ m['c'] }}{{ m[\"d\"] }}{{ m.eff }}{{ 'f g' }}{# h #}";
+    let template = ChatTemplate::new(source, Default::default()).unwrap();
+    for name in ["a", "b", "c", "d", "eff"] {
+        assert!(template.reads(name), "{name}");
+    }
+    for name in ["e", "f", "g", "h", "ef", "x"] {
+        assert!(!template.reads(name), "{name}");
+    }
+}
+
+#[test]
 fn loaded_things_are_shared_between_threads() {
     fn check<T: Send + Sync>() {}
     check::<ChatTemplate>();

@@ -1,4 +1,4 @@
-//! Engines that share a machine, one of which is slow.
+//! Engines that share a machine; one of them is slow.
 
 use std::time::Duration;
 

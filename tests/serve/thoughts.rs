@@ -1,4 +1,4 @@
-//! What a model thinks before it answers, apart from its answer: a tiny agent whose words for "Hi" and "thanks" are the
+//! Thoughts of a model, apart from its answer: a tiny agent whose words for "Hi" and "thanks" are the
 //! markers of thoughts, so that of "Hi Ben, thanks for the wagon!" the first half is one.
 
 use std::fs;

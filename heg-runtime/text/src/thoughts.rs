@@ -1,4 +1,4 @@
-//! What a model thinks before it answers, split from the answer's text while it arrives.
+//! Thoughts of a model before its answer, split from the answer's text while it arrives.
 //!
 //! A thinking model writes its thought between two markers, at the beginning of an answer. Some templates write the
 //! opening marker themselves, as the end of the prompt. White space around a marker belongs to neither part, as in
@@ -115,7 +115,7 @@ enum State {
     Fresh,
     /// Only white space has arrived behind a prompt that ends with the opening marker, which the model may repeat.
     Opened,
-    /// In a thought, of which only white space has arrived.
+    /// In a thought; only white space of it has arrived.
     Blank,
     /// In a thought.
     Thought,
@@ -145,7 +145,7 @@ impl ThoughtParser {
         self.syntax
     }
 
-    /// Returns the form of an answer, of which nothing has arrived, with a place for the thought before it.
+    /// Returns the form of an answer that has not begun, with a place for the thought before it.
     pub fn before(&self, form: AnswerForm) -> AnswerForm {
         AnswerForm::BehindThought {
             syntax: self.syntax,

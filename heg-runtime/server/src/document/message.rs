@@ -158,7 +158,7 @@ pub(super) struct MessageEvents {
     open: Option<OpenBlock>,
 }
 
-/// A block of which more may be said.
+/// An open block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OpenBlock {
     Thinking,

@@ -22,7 +22,7 @@ pub struct ToolCall {
 /// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
-    /// What the model thought before it answered. [`ThoughtParser`](crate::ThoughtParser) finds it.
+    /// The model's thought before its answer. [`ThoughtParser`](crate::ThoughtParser) finds it.
     Thought(String),
     /// Text for the user.
     Text(String),

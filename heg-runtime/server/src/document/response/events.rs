@@ -24,7 +24,7 @@ pub(crate) struct ResponseEvents {
     events: usize,
 }
 
-/// An item of which more may be said, with what was said so far.
+/// An open item, with its text so far.
 enum OpenItem {
     Thought(String),
     Text(String),

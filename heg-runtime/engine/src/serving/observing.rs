@@ -43,9 +43,13 @@ impl Serving {
     /// Tells other engines on the machine how long this one's prompts will take: at once when one comes or all requests have
     /// ended, and now and then while prompts go on.
     pub(super) fn tell_prompts(&mut self, is_new: bool) {
+        // An engine that is alone does nothing more in its steps.
+        if !self.prompts.are_shared() {
+            return;
+        }
         let now = self.now();
         let is_changed = is_new || self.scheduler.is_idle();
-        if !self.prompts.are_shared() || !(is_changed || self.prompts.are_due(now)) {
+        if !is_changed && !self.prompts.are_due(now) {
             return;
         }
         let left = PromptTimes {

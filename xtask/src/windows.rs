@@ -49,7 +49,7 @@ fn test(target: &str) -> Result<()> {
     let wine = Wine::start(&built)?;
     let mut kernels = cargo_for(target, "test");
     kernels
-        .args(["--package", "heg-cpu", "--test", "it"])
+        .args(["--package", TESTED, "--test", "it"])
         // Weights of 4 bits take as long as all others, and differ in no call of the system.
         .args(["--", "--skip", "nibbles"])
         .env(runner_variable(target), "wine");
@@ -69,7 +69,11 @@ fn runner_variable(target: &str) -> String {
 
 /// The packages that have to build for Windows, the system of most laptops with an NPU: the program with all that is in
 /// it, and the simulator.
-const PACKAGES: [&str; 4] = ["--package", "heg", "--package", "heg-sim"];
+pub(crate) const PACKAGES: [&str; 4] = ["--package", "heg", "--package", "heg-sim"];
+
+/// The package whose tests run under wine: that of the CPU's kernels, which take half a minute to compile. Its dependencies
+/// have the same features as those of the program, or it would be compiled twice: `cargo xtask tidy` compares them.
+pub(crate) const TESTED: &str = "heg-cpu";
 
 #[cfg(test)]
 mod tests {

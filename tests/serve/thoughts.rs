@@ -1,5 +1,4 @@
-//! Thoughts of a model, apart from its answer: a tiny agent whose words for "Hi" and "thanks" are the
-//! markers of thoughts, so that of "Hi Ben, thanks for the wagon!" the first half is one.
+//! Thoughts of a model (`heg_tests::thinker`), apart from its answer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +6,8 @@ use std::sync::OnceLock;
 
 use heg_server::ServedModel;
 use heg_spec::shipped;
-use heg_tests::model_folder::ModelFolder;
-use heg_tests::{Workbench, fixture};
+use heg_tests::Workbench;
+use heg_tests::thinker::{self, ANSWER, QUESTION, SYSTEM, THOUGHT};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
@@ -21,56 +20,20 @@ fn bundle() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
     BUNDLE.get_or_init(|| {
         let workbench = Workbench::new().unwrap();
-        let folder =
-            ModelFolder::copy(&fixture("tiny-agent"), &workbench.path("tiny-agent")).unwrap();
-        let change = |file: &str, change: &dyn Fn(String) -> String| {
-            let text = fs::read_to_string(folder.file(file)).unwrap();
-            fs::write(folder.file(file), change(text)).unwrap();
-        };
-        change("tokenizer.json", &with_markers);
-        change("chat_template.jinja", &with_thoughts);
-        let compiled = workbench.compile(folder.path(), "thinker", |_| ());
         let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let copy = NamedTempFile::new_in(target).unwrap();
-        fs::copy(compiled.unwrap().0, copy.path()).unwrap();
+        fs::copy(thinker::compile(&workbench).unwrap(), copy.path()).unwrap();
         let bundle = target.join("serve-thinker.heg");
         copy.persist(&bundle).unwrap();
         bundle
     })
 }
 
-/// Returns a `tokenizer.json` in which two words are markers. Texts no longer have their tokens.
-fn with_markers(text: String) -> String {
-    let mut file: Value = serde_json::from_str(&text).unwrap();
-    for (parts, marker) in [(["H", "i"], "<think>"), (["Ġth", "anks"], "</think>")] {
-        let vocab = file["model"]["vocab"].as_object_mut().unwrap();
-        let id = vocab.remove(&parts.concat()).unwrap();
-        vocab.insert(marker.to_owned(), id);
-        let merges = file["model"]["merges"].as_array_mut().unwrap();
-        merges.retain(|merge| *merge != json!(parts));
-    }
-    file.to_string()
-}
-
-/// Returns a chat template that shows thoughts of earlier answers, and opens one if it is asked to.
-fn with_thoughts(text: String) -> String {
-    let content = "message['content'] | trim + '<|eot_id|>' }}\n    {%- endif %}\n{%- endfor %}";
-    let thought = "('<think>' + message['reasoning_content'] + '</think>' if message['reasoning_content'] else '') + ";
-    let answer = "<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%- endif %}";
-    let opened = answer.replace("' }}", "' + ('<think>\\n' if enable_thinking else '') }}");
-    assert!(text.contains(content) && text.contains(answer), "{text}");
-    let text = text.replace(content, &format!("{thought}{content}"));
-    text.replace(answer, &opened)
-}
-
 /// Returns the thinking agent on an engine that computes the same on every machine.
-fn thinker() -> ServedModel {
+fn served() -> ServedModel {
     let policy = shipped::policy("agent-xpu-one-device").unwrap();
     served_by(bundle(), "host-cpu-f32", policy, Default::default())
 }
-
-const SYSTEM: &str = "You answer chats in the user's name. Be brief.";
-const QUESTION: &str = "Status: none\nChat with Ben:\nBen: Here is the pale wagon for you.";
 
 fn asked(fields: Value) -> Value {
     let messages = json!([
@@ -86,16 +49,13 @@ fn chat(host: &Host, fields: Value) -> Value {
     reply.json()
 }
 
-const THOUGHT: &str = "Ben,";
-const ANSWER: &str = "for the pale wagon!";
-
 fn message(answer: &Value) -> &Value {
     &answer["choices"][0]["message"]
 }
 
 #[test]
 fn thoughts_of_chat_are_apart() {
-    let host = Host::serving(thinker, |_| ());
+    let host = Host::serving(served, |_| ());
     let whole = chat(&host, json!({"logprobs": true}));
     assert_eq!(message(&whole)["reasoning_content"], THOUGHT);
     assert_eq!(message(&whole)["content"], ANSWER);
@@ -136,7 +96,7 @@ fn thoughts_of_chat_are_apart() {
 
 #[test]
 fn a_prompt_may_open_the_thought() {
-    let host = Host::serving(thinker, |_| ());
+    let host = Host::serving(served, |_| ());
     let opened = chat(&host, json!({"enable_thinking": true}));
     assert_eq!(message(&opened)["reasoning_content"], ",");
     assert_eq!(message(&opened)["content"], ANSWER);
@@ -147,7 +107,7 @@ fn a_prompt_may_open_the_thought() {
 
 #[test]
 fn a_form_holds_the_answer_behind_the_thought() {
-    let host = Host::serving(thinker, |_| ());
+    let host = Host::serving(served, |_| ());
     let form = json!({"type": "json_object"});
     for (is_open, thought) in [(true, ","), (false, THOUGHT)] {
         let fields = json!({"enable_thinking": is_open, "response_format": form});
@@ -168,7 +128,7 @@ fn a_form_holds_the_answer_behind_the_thought() {
 
 #[test]
 fn a_model_thinks_before_it_calls_a_tool() {
-    let host = Host::serving(thinker, |_| ());
+    let host = Host::serving(served, |_| ());
     let parameters =
         json!({"type": "object", "properties": {"who": {"type": "string", "maxLength": 9}}});
     let function = json!({"name": "greet", "description": "Greet", "parameters": parameters});
@@ -190,7 +150,7 @@ fn a_model_thinks_before_it_calls_a_tool() {
 
 #[test]
 fn stop_texts_end_thoughts_too() {
-    let host = Host::serving(thinker, |_| ());
+    let host = Host::serving(served, |_| ());
     let stopped = chat(&host, json!({"stop": ","}));
     assert_eq!(message(&stopped)["reasoning_content"], "Ben");
     assert_eq!(message(&stopped)["content"], "");
@@ -199,7 +159,7 @@ fn stop_texts_end_thoughts_too() {
 
 #[test]
 fn completions_have_thoughts_in_their_text() {
-    let host = Host::serving(thinker, |_| ());
+    let host = Host::serving(served, |_| ());
     let header = |role: &str| format!("<|start_header_id|>{role}<|end_header_id|>\n\n");
     let (system, user, assistant) = (header("system"), header("user"), header("assistant"));
     let prompt = format!("{system}{SYSTEM}<|eot_id|>{user}{QUESTION}<|eot_id|>{assistant}");
@@ -213,7 +173,7 @@ fn completions_have_thoughts_in_their_text() {
 
 #[test]
 fn messages_have_blocks_of_thinking() {
-    let host = Host::serving(thinker, |_| ());
+    let host = Host::serving(served, |_| ());
     let body = json!({
         "model": "tiny-agent", "max_tokens": 40, "temperature": 0, "system": SYSTEM,
         "messages": [{"role": "user", "content": QUESTION}],
@@ -263,7 +223,7 @@ fn messages_have_blocks_of_thinking() {
 
 #[test]
 fn kept_conversations_have_their_thoughts() {
-    let host = Host::serving(thinker, |_| ());
+    let host = Host::serving(served, |_| ());
     let body = json!({"temperature": 0, "instructions": SYSTEM, "input": QUESTION});
     let post = |fields: Value| {
         let reply = host.post("/v1/responses", &with(body.clone(), fields));
@@ -305,7 +265,7 @@ fn kept_conversations_have_their_thoughts() {
 #[test]
 fn the_official_clients_know_thoughts() {
     let test = "the_official_clients_know_thoughts";
-    let Some(output) = run_on_or_skip(test, "thoughts_client.py", "", thinker) else {
+    let Some(output) = run_on_or_skip(test, "thoughts_client.py", "", served) else {
         return;
     };
     assert!(output.status.success(), "{}", said(&output));

@@ -9,6 +9,7 @@ pub mod questions;
 pub mod roles;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod soft_npu;
+pub mod thinker;
 
 use std::error::Error;
 use std::io::Write;

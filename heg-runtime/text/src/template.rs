@@ -228,6 +228,14 @@ impl Message {
         )
     }
 
+    /// Adds what the speaker thought before, where templates look for it: in `reasoning_content`.
+    #[must_use]
+    pub fn behind_thought(mut self, thought: impl Into<String>) -> Self {
+        let thought = thought.into().into();
+        self.0.insert("reasoning_content".to_owned(), thought);
+        self
+    }
+
     /// Returns the speaker: `system`, `user`, `assistant`, `tool`.
     pub fn role(&self) -> &str {
         self.0

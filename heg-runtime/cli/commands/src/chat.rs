@@ -14,8 +14,8 @@ use serde::Serialize;
 use crate::bake::Choice;
 use crate::failure::unfinished;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
-use crate::terminal::shown;
 use crate::text_guard::guarded;
+use crate::told::{Output, Told, thoughts};
 
 /// Arguments of `heg chat`.
 #[derive(Args)]
@@ -35,19 +35,10 @@ pub(crate) struct Arguments {
     /// Draft tokens that the conversation suggests, and verify several at once; answers are the same
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Speculate::Chain)]
     speculate: Speculate,
-    /// Print no prompts, and for each line of input one JSON object: prompt_tokens, reused_tokens, text, finish_reason,
-    /// ttft_ms, tpot_ms
+    /// Print no prompts, and for each line of input one JSON object: prompt_tokens, reused_tokens, text, reasoning_content
+    /// (if the model thought first), finish_reason, ttft_ms, tpot_ms
     #[arg(long)]
     json: bool,
-}
-
-/// The output form of answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Output {
-    /// Text, as it arrives.
-    Text,
-    /// One JSON object on one line, once the answer is complete.
-    Json,
 }
 
 /// The object that `--json` prints.
@@ -57,6 +48,9 @@ struct Turn<'a> {
     /// Number of prompt tokens that were in the KV cache already.
     reused_tokens: u32,
     text: &'a str,
+    /// The model's thought before the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
     finish_reason: &'static str,
     ttft_ms: f64,
     tpot_ms: f64,
@@ -138,18 +132,21 @@ impl Chat {
         let prompt = self.prompt()?;
         self.engine.check(&prompt)?;
         let prompt_tokens = prompt.len();
-        let (answer, ending) = match self.tokens_max {
-            0 => (String::new(), None),
-            _ => {
-                let (answer, ending) = self.answer(prompt)?;
-                (answer, Some(ending))
-            }
+        let thoughts = thoughts(&self.template, &self.tokenizer, &prompt)?;
+        let mut told = Told::new(thoughts, self.output);
+        let ending = match self.tokens_max {
+            0 => None,
+            _ => Some(self.answer(prompt, &mut told)?),
         };
-        match self.output {
-            Output::Text => println!(),
-            Output::Json => print_json(&Turn::new(prompt_tokens, &answer, ending.as_ref()))?,
+        told.finish();
+        if self.output == Output::Json {
+            print_json(&Turn::new(prompt_tokens, &told, ending.as_ref()))?;
         }
-        self.messages.push(Message::new("assistant", answer));
+        let said = Message::new("assistant", told.text.as_str());
+        self.messages.push(match told.thought() {
+            Some(thought) => said.behind_thought(thought),
+            None => said,
+        });
         Ok(())
     }
 
@@ -168,8 +165,8 @@ impl Chat {
         })
     }
 
-    /// Generates the answer to a prompt, and shows it as it arrives unless it is shown as JSON.
-    fn answer(&mut self, prompt: Vec<u32>) -> anyhow::Result<(String, Ending)> {
+    /// Generates the answer to a prompt.
+    fn answer(&mut self, prompt: Vec<u32>, told: &mut Told) -> anyhow::Result<Ending> {
         let generation = self.engine.generate(Request {
             tokens_max: self.tokens_max,
             sampling: self.sampling,
@@ -177,8 +174,8 @@ impl Chat {
             ..Request::reactive(prompt)
         });
         self.engine.wait_ready()?;
-        let mut stream = TextStream::new(Arc::clone(&self.tokenizer));
-        let mut answer = String::new();
+        let mut stream =
+            TextStream::new(Arc::clone(&self.tokenizer)).showing(told.markers(&self.tokenizer));
         for update in generation {
             match update {
                 Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}
@@ -190,39 +187,32 @@ impl Chat {
                         continue;
                     }
                     if let Some(piece) = stream.push(token).map_err(RuntimeError::from)? {
-                        self.show(&mut answer, &piece);
+                        told.push(&piece);
                     }
                 }
                 Update::Finished(ending) if ending.finish == Finish::Complete => {
                     if let Some(piece) = stream.finish().map_err(RuntimeError::from)? {
-                        self.show(&mut answer, &piece);
+                        told.push(&piece);
                     }
-                    return Ok((answer, ending));
+                    return Ok(ending);
                 }
                 Update::Finished(ending) => return Err(unfinished(ending)),
             }
         }
         Err(EngineError::EngineGone.into())
     }
-
-    fn show(&self, answer: &mut String, piece: &str) {
-        answer.push_str(piece);
-        if self.output == Output::Text {
-            print!("{}", shown(piece));
-            // A closed output is noticed by the `println` at the end of the turn.
-            let _ = std::io::stdout().flush();
-        }
-    }
 }
 
 impl<'a> Turn<'a> {
     /// Creates the object of an answer and its ending; no ending if no token was requested.
-    fn new(prompt_tokens: usize, text: &'a str, ending: Option<&Ending>) -> Self {
+    fn new(prompt_tokens: usize, told: &'a Told, ending: Option<&Ending>) -> Self {
+        let (text, reasoning_content) = (told.text.as_str(), told.thought());
         let Some(ending) = ending else {
             return Self {
                 prompt_tokens,
                 reused_tokens: 0,
                 text,
+                reasoning_content,
                 finish_reason: FinishReason::Length.name(),
                 ttft_ms: 0.0,
                 tpot_ms: 0.0,
@@ -233,6 +223,7 @@ impl<'a> Turn<'a> {
             prompt_tokens,
             reused_tokens: ending.reused_tokens,
             text,
+            reasoning_content,
             finish_reason: ending.reason.name(),
             ttft_ms: ending.ttft.as_secs_f64() * 1e3,
             tpot_ms: match ending.generated {
@@ -270,13 +261,21 @@ mod tests {
             generated: 4,
             drafts: None,
         };
-        let said = |text, ending| serde_json::to_string(&Turn::new(59, text, ending)).unwrap();
+        let said = |text: &str, thought: &str, ending| {
+            let mut told = Told::new(None, Output::Json);
+            (told.text, told.thought) = (text.to_owned(), thought.to_owned());
+            serde_json::to_string(&Turn::new(59, &told, ending)).unwrap()
+        };
         assert_eq!(
-            said("It is Rome.", Some(&ending)),
+            said("It is Rome.", "", Some(&ending)),
             r#"{"prompt_tokens":59,"reused_tokens":44,"text":"It is Rome.","finish_reason":"stop","ttft_ms":25.0,"tpot_ms":10.0}"#
         );
         assert_eq!(
-            said("", None),
+            said("Rome.", "Italy?", Some(&ending)),
+            r#"{"prompt_tokens":59,"reused_tokens":44,"text":"Rome.","reasoning_content":"Italy?","finish_reason":"stop","ttft_ms":25.0,"tpot_ms":10.0}"#
+        );
+        assert_eq!(
+            said("", "", None),
             r#"{"prompt_tokens":59,"reused_tokens":0,"text":"","finish_reason":"length","ttft_ms":0.0,"tpot_ms":0.0}"#
         );
     }

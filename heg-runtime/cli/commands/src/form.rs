@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use heg_runtime::{Loaded, RuntimeError};
-use heg_text::{Calls, Conversation, Grammars, TextError, Tokenizer, Tool, ToolChoice, ToolSyntax};
+use heg_text::{
+    AnswerForm, Calls, Conversation, Grammars, TextError, ThoughtParser, Tokenizer, Tool,
+    ToolChoice, ToolSyntax,
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -35,12 +38,13 @@ impl Form {
         Ok(())
     }
 
-    /// Prepares the form of an answer to `conversation`.
+    /// Prepares the form of an answer to `conversation`, behind what the model thinks first, if it does.
     pub(crate) fn hold(
         &self,
         loaded: &Loaded,
         tokenizer: Option<&Tokenizer>,
         conversation: Option<&Conversation>,
+        thoughts: Option<&ThoughtParser>,
     ) -> anyhow::Result<Held> {
         let calls = self.tools.is_some() || self.tool_choice.is_some();
         if !calls && self.json_schema.is_none() {
@@ -51,7 +55,7 @@ impl Form {
                 "the bundle has no tokenizer: `--json-schema` needs one",
             ));
         };
-        guarded(|| self.compiled(loaded, tokenizer, conversation))
+        guarded(|| self.compiled(loaded, tokenizer, conversation, thoughts))
     }
 
     fn compiled(
@@ -59,28 +63,35 @@ impl Form {
         loaded: &Loaded,
         tokenizer: &Tokenizer,
         conversation: Option<&Conversation>,
+        thoughts: Option<&ThoughtParser>,
     ) -> anyhow::Result<Held> {
         let eos_ids = &loaded.bundle().manifest().text.eos_ids;
         let grammars = Grammars::new(tokenizer, eos_ids).map_err(RuntimeError::from)?;
-        if let Some(path) = &self.json_schema {
-            let grammar = grammars.json_schema(&read_json(path)?);
-            return Ok(Held {
-                restriction: Some(Box::new(grammar.map_err(RuntimeError::from)?)),
-                syntax: None,
-            });
-        }
-        let syntax = ToolSyntax::of(&loaded.chat_template()?, tokenizer);
-        let tools = conversation.map_or(&[][..], |conversation| &conversation.tools);
-        let held = syntax.and_then(|syntax| self.calls(&grammars, syntax, tools));
-        Ok(held.map_err(RuntimeError::from)?)
+        let (form, syntax) = if let Some(path) = &self.json_schema {
+            (AnswerForm::JsonSchema(read_json(path)?), None)
+        } else {
+            let syntax = ToolSyntax::of(&loaded.chat_template()?, tokenizer);
+            let tools = conversation.map_or(&[][..], |conversation| &conversation.tools);
+            let calls = syntax.and_then(|syntax| self.calls(syntax, tools));
+            calls.map_err(RuntimeError::from)?
+        };
+        let form = match thoughts {
+            Some(thoughts) => thoughts.before(form),
+            None => form,
+        };
+        let grammar = grammars.form(form).map_err(RuntimeError::from)?;
+        Ok(Held {
+            restriction: grammar.map(|grammar| Box::new(grammar) as _),
+            syntax,
+        })
     }
 
+    /// Returns the form of calls, and their syntax if the answer may have some.
     fn calls(
         &self,
-        grammars: &Grammars,
         syntax: ToolSyntax,
         tools: &[Value],
-    ) -> Result<Held, TextError> {
+    ) -> Result<(AnswerForm, Option<ToolSyntax>), TextError> {
         let choice = match self.tool_choice.as_deref() {
             None | Some("auto") => ToolChoice::Auto,
             Some("none") => ToolChoice::None,
@@ -88,11 +99,14 @@ impl Form {
             Some(name) => ToolChoice::Named(name.to_owned()),
         };
         let tools: Result<Vec<Tool>, TextError> = tools.iter().map(Tool::from_json).collect();
-        let grammar = grammars.tool_calls(syntax, &tools?, &choice, Calls::Many)?;
-        Ok(Held {
-            restriction: grammar.map(|grammar| Box::new(grammar) as _),
-            syntax: (choice != ToolChoice::None).then_some(syntax),
-        })
+        let may_call = choice != ToolChoice::None;
+        let form = AnswerForm::ToolCalls {
+            syntax,
+            tools: tools?,
+            choice,
+            calls: Calls::Many,
+        };
+        Ok((form, may_call.then_some(syntax)))
     }
 }
 

@@ -28,6 +28,7 @@ mod state;
 mod terminal;
 mod text_engine;
 mod text_guard;
+mod told;
 mod verify;
 
 use std::ffi::OsString;

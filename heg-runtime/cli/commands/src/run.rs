@@ -15,8 +15,8 @@ use heg_runtime::exec::Loader;
 use heg_runtime::{Beginning, Descent, EngineError, FinishReason, Loaded, RuntimeError};
 use heg_sched::Finish;
 use heg_text::{
-    AnswerText, Conversation, Message, Restriction, Said, Special, TextStream, Tokenizer, ToolCall,
-    ToolCallParser, ToolSyntax,
+    AnswerText, Conversation, Message, Restriction, Said, Special, TextStream, ThoughtParser,
+    Tokenizer, ToolCall, ToolCallParser, ToolSyntax,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,7 @@ use crate::form::Form;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::terminal::shown;
 use crate::text_guard::guarded;
+use crate::told::{Output, Told, thoughts};
 use history::HistoryFile;
 use stats::Timing;
 
@@ -64,8 +65,8 @@ pub(crate) struct Arguments {
     /// Go on after end-of-sequence tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Print one JSON object: prompt_tokens, token_ids, text, tool_calls (if tools are offered), finish_reason,
-    /// ttft_ms, tpot_ms, steps, drafted_tokens, accepted_tokens, baked_tokens, descents
+    /// Print one JSON object: prompt_tokens, token_ids, text, reasoning_content (if the model thought first), tool_calls (if
+    /// tools are offered), finish_reason, ttft_ms, tpot_ms, steps, drafted_tokens, accepted_tokens, baked_tokens, descents
     #[arg(long)]
     json: bool,
     /// Print timings to standard error
@@ -122,6 +123,9 @@ struct Report<'a> {
     prompt_tokens: usize,
     token_ids: &'a [u32],
     text: &'a str,
+    /// The model's thought before the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
     /// The calls in the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_calls: Option<Vec<ToolCall>>,
@@ -164,9 +168,15 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         prompt.tokens(&loaded, tokenizer.as_deref(), conversation)
     };
     let prompt = guarded(tokens)?;
-    let held = arguments
-        .form
-        .hold(&loaded, tokenizer.as_deref(), conversation)?;
+    let thoughts = arguments
+        .prompt
+        .thoughts(&loaded, tokenizer.as_ref(), &prompt)?;
+    let held = arguments.form.hold(
+        &loaded,
+        tokenizer.as_deref(),
+        conversation,
+        thoughts.as_ref(),
+    )?;
     let (end_tokens, eos_ids) = match arguments.ignore_eos {
         true => (EndTokens::Ignored, Vec::new()),
         false => (
@@ -175,7 +185,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         ),
     };
     let prediction = arguments.prediction(tokenizer.as_deref())?;
-    let mut answer = Answer::new(tokenizer, held.syntax, &eos_ids, arguments);
+    let mut answer = Answer::new(tokenizer, held.syntax, thoughts, &eos_ids, arguments);
     let (prompt_tokens, asked) = (prompt.len(), prompt.clone());
     let request = Request {
         tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
@@ -322,6 +332,20 @@ impl Prompt {
         }
     }
 
+    /// Returns a parser of what the model thinks first; `None` where no template made the prompt, or it knows no thoughts.
+    fn thoughts(
+        &self,
+        loaded: &Loaded,
+        tokenizer: Option<&Arc<Tokenizer>>,
+        prompt: &[u32],
+    ) -> Result<Option<ThoughtParser>, RuntimeError> {
+        let is_bare = self.raw || self.source.prompt_ids.is_some();
+        match tokenizer.filter(|_| !is_bare) {
+            Some(tokenizer) => thoughts(&loaded.chat_template()?, tokenizer, prompt),
+            None => Ok(None),
+        }
+    }
+
     /// Returns the conversation to answer, behind a beginning if there is one.
     fn conversation(
         &self,
@@ -366,58 +390,54 @@ enum Stop {
 
 /// The answer as it arrives.
 struct Answer {
-    shown: AnswerText,
+    text: AnswerText,
     syntax: Option<ToolSyntax>,
     token_ids: Vec<u32>,
-    text: String,
-    quiet: bool,
+    told: Told,
 }
 
 impl Answer {
     fn new(
         tokenizer: Option<Arc<Tokenizer>>,
         syntax: Option<ToolSyntax>,
+        thoughts: Option<ThoughtParser>,
         eos_ids: &[u32],
         arguments: &Arguments,
     ) -> Self {
-        let stream = tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, syntax));
+        let output = match arguments.json {
+            true => Output::Json,
+            false => Output::Text,
+        };
+        let told = Told::new(thoughts, output);
+        let stream = tokenizer.map(|tokenizer| {
+            let markers = told.markers(&tokenizer);
+            TextStream::with_calls(tokenizer, syntax).showing(markers)
+        });
         Self {
-            shown: AnswerText::new(stream, arguments.stop.iter().cloned(), eos_ids),
+            text: AnswerText::new(stream, arguments.stop.iter().cloned(), eos_ids),
             syntax,
             token_ids: Vec::new(),
-            text: String::new(),
-            quiet: arguments.json,
+            told,
         }
     }
 
     fn push(&mut self, token: u32) -> Result<Stop, RuntimeError> {
         self.token_ids.push(token);
-        let emit = self.shown.push(token)?;
-        self.emit(&emit.text);
+        let emit = self.text.push(token)?;
+        self.told.push(&emit.text);
         Ok(if emit.stopped { Stop::Met } else { Stop::None })
     }
 
     fn finish(&mut self) -> anyhow::Result<()> {
-        let rest = self.shown.finish().map_err(RuntimeError::from)?;
-        self.emit(&rest);
-        if !self.quiet {
-            println!();
-        }
+        let rest = self.text.finish().map_err(RuntimeError::from)?;
+        self.told.push(&rest);
+        self.told.finish();
         Ok(())
-    }
-
-    fn emit(&mut self, piece: &str) {
-        self.text.push_str(piece);
-        if !self.quiet {
-            print!("{}", shown(piece));
-            // A closed output is noticed at the end, by `println`.
-            let _ = std::io::stdout().flush();
-        }
     }
 
     fn tool_calls(&self) -> Option<Vec<ToolCall>> {
         let mut parser = ToolCallParser::new(self.syntax?);
-        let said = [parser.push(&self.text), parser.finish()];
+        let said = [parser.push(&self.told.text), parser.finish()];
         let calls = said.into_iter().flatten().filter_map(|said| match said {
             Said::Call(call) => Some(call),
             Said::Text(_) | Said::Thought(_) => None,
@@ -435,7 +455,8 @@ impl Answer {
         let report = Report {
             prompt_tokens,
             token_ids: &self.token_ids,
-            text: &self.text,
+            text: &self.told.text,
+            reasoning_content: self.told.thought(),
             tool_calls: self.tool_calls(),
             finish_reason: reason.name(),
             ttft_ms: timing.ttft.as_secs_f64() * 1e3,

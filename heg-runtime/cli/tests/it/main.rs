@@ -40,6 +40,7 @@ mod several;
 mod soft_npu;
 mod state;
 mod texts;
+mod thoughts;
 mod tiny;
 #[cfg(all(unix, feature = "ship"))]
 mod update;

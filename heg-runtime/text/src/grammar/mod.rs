@@ -102,12 +102,19 @@ impl Grammars {
         choice: &ToolChoice,
         calls: Calls,
     ) -> Result<Option<Grammar>> {
-        let form = AnswerForm::ToolCalls {
+        self.form(AnswerForm::ToolCalls {
             syntax,
             tools: tools.to_vec(),
             choice: choice.clone(),
             calls,
-        };
+        })
+    }
+
+    /// Returns a grammar for a form; `None` if it allows any text.
+    ///
+    /// # Errors
+    /// `Form` if a tool is not there, or as for [`json_schema`](Self::json_schema).
+    pub fn form(&self, form: AnswerForm) -> Result<Option<Grammar>> {
         match form.is_free() {
             true => Ok(None),
             false => self.grammar(form).map(Some),

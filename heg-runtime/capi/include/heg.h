@@ -94,10 +94,11 @@ HEG_API int32_t heg_count(const heg_engine *engine, const char *request, size_t 
 
 /* Submits a request and returns at once with its answer. `request` is a JSON object with one of messages (a list of objects
    with role and content), prompt (a text, no template) and prompt_ids; and, if wanted: tools, tool_choice ("auto", "none",
-   "required" or a name), json_schema, variables (of the template), max_tokens (256), stop (a list), ignore_eos, temperature
-   (0), top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed, priority ("reactive",
-   "proactive"), deadline_ms, flow, client (requests of different clients find nothing of each other), keep (whether the
-   prompt is kept on disk), prediction, speculate. A field that is not known is an error. */
+   "required" or a name), json_schema, reasoning_format ("auto": what the model thinks first is apart from the text; "none": in
+   it), variables (of the template), max_tokens (256), stop (a list), ignore_eos, temperature (0), top_k, top_p, min_p,
+   repetition_penalty, presence_penalty, frequency_penalty, seed, priority ("reactive", "proactive"), deadline_ms, flow, client
+   (requests of different clients find nothing of each other), keep (whether the prompt is kept on disk), prediction,
+   speculate. A field that is not known is an error. */
 HEG_API int32_t heg_submit(const heg_engine *engine, const char *request, heg_answer **answer, heg_error **error);
 
 /* Submits a request like heg_submit, whose answer `listener` hears on a thread of the library: with HEG_OK for each piece of
@@ -116,8 +117,9 @@ HEG_API int32_t heg_next(const heg_answer *answer, int64_t patience_ms, const ch
 HEG_API void heg_cancel(const heg_answer *answer);
 
 /* Tells of an answer that is over, as JSON: finish_reason ("stop", "length", "cancelled", "deadline", "shed", "failed"),
-   text, token_ids, tool_calls (if tools were offered), prompt_tokens, reused_tokens, kept_tokens, baked_tokens (from the
-   bundle), queued_ms, ttft_ms, decode_ms, and counts of drafts. Free the text by heg_text_free. */
+   text, reasoning_content (if the model thought first), token_ids, tool_calls (if tools were offered), prompt_tokens,
+   reused_tokens, kept_tokens, baked_tokens (from the bundle), queued_ms, ttft_ms, decode_ms, and counts of drafts. Free the
+   text by heg_text_free. */
 HEG_API int32_t heg_ending(const heg_answer *answer, char **json, heg_error **error);
 
 /* Frees an answer; NULL is ignored. If it goes on it is cancelled; if it has a listener, that has been called for the last

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::FinishReason;
 use heg_runtime::engine::{Ending, Engine, EngineError, Generation, Update};
-use heg_runtime::text::{AnswerText, Said, ToolCall, ToolCallParser, ToolSyntax};
+use heg_runtime::text::{
+    AnswerText, Said, ThoughtParser, ThoughtSplit, ToolCall, ToolCallParser, ToolSyntax,
+};
 use heg_sched::{Finish, RequestId};
 use serde_json::Value;
 
@@ -26,7 +28,9 @@ struct Hearing {
     generation: Generation,
     text: AnswerText,
     syntax: Option<ToolSyntax>,
+    thoughts: Option<ThoughtParser>,
     prompt_tokens: usize,
+    thought: String,
     said: String,
     token_ids: Vec<u32>,
     stop: Stop,
@@ -66,6 +70,7 @@ impl Answer {
             request,
             text,
             syntax,
+            thoughts,
         } = ask.prepare(opened)?;
         let prompt_tokens = request.prompt.len();
         let generation = opened.engine.generate(request);
@@ -76,7 +81,9 @@ impl Answer {
                 generation,
                 text,
                 syntax,
+                thoughts,
                 prompt_tokens,
+                thought: String::new(),
                 said: String::new(),
                 token_ids: Vec::new(),
                 stop: Stop::None,
@@ -124,6 +131,7 @@ impl Answer {
         Ok(report::ending(&report::Ended {
             ending,
             finish_reason: hearing.finish_reason(ending),
+            thought: Some(&*hearing.thought).filter(|thought| !thought.is_empty()),
             text: &hearing.said,
             token_ids: &hearing.token_ids,
             tool_calls: hearing.tool_calls(),
@@ -185,13 +193,30 @@ impl Hearing {
                     self.stop = Stop::Met;
                     self.generation.cancel();
                 }
-                Ok(emit.text)
+                Ok(self.behind_thought(emit.text))
             }
             Update::Finished(ending) => {
                 self.ending = Some(ending);
-                Ok(self.text.finish()?)
+                let rest = self.text.finish()?;
+                let mut text = self.behind_thought(rest);
+                if let Some(thoughts) = &mut self.thoughts {
+                    let rest = thoughts.finish();
+                    self.thought.push_str(&rest.thought);
+                    text.push_str(&rest.text);
+                }
+                Ok(text)
             }
         }
+    }
+
+    /// Keeps what is a thought of a piece; returns the rest.
+    fn behind_thought(&mut self, piece: String) -> String {
+        let Some(thoughts) = &mut self.thoughts else {
+            return piece;
+        };
+        let ThoughtSplit { thought, text } = thoughts.push(&piece);
+        self.thought.push_str(&thought);
+        text
     }
 
     fn finish_reason(&self, ending: &Ending) -> &'static str {
@@ -223,5 +248,58 @@ fn over(ending: &Ending) -> Result<Heard, InterfaceError> {
     match &ending.error {
         Some(error) => Err(InterfaceError::Request(Arc::clone(error))),
         None => Ok(Heard::Over),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heg_tests::Workbench;
+    use heg_tests::thinker::{self, ANSWER, QUESTION, SYSTEM, THOUGHT};
+    use serde_json::json;
+
+    use super::*;
+    use crate::opened::OpenOptions;
+
+    /// Pieces of an answer, and its ending.
+    fn answer(opened: &OpenedBundle, fields: Value) -> (String, Value) {
+        let messages = [("system", SYSTEM), ("user", QUESTION)];
+        let messages = messages.map(|(role, text)| json!({"role": role, "content": text}));
+        let mut request = json!({"messages": messages, "max_tokens": 40});
+        for (name, field) in fields.as_object().unwrap() {
+            request[name] = field.clone();
+        }
+        let ask = Ask::parse(&request.to_string()).unwrap();
+        let answer = Answer::submit(opened, ask).unwrap();
+        let mut pieces = String::new();
+        while let Heard::Piece(piece) = answer.hear(None).unwrap() {
+            pieces.push_str(&piece);
+        }
+        (pieces, answer.ending().unwrap())
+    }
+
+    #[test]
+    fn thoughts_are_in_the_ending() {
+        let workbench = Workbench::new().unwrap();
+        let bundle = thinker::compile(&workbench).unwrap();
+        let options: OpenOptions = serde_json::from_value(json!({"soc": "host-cpu-f32"})).unwrap();
+        let opened = OpenedBundle::open(&bundle, options).unwrap();
+        let (pieces, ending) = answer(&opened, json!({}));
+        assert_eq!((&*pieces, &ending["text"]), (ANSWER, &json!(ANSWER)));
+        assert_eq!(ending["reasoning_content"], THOUGHT);
+
+        // In the text, as before.
+        let (pieces, ending) = answer(&opened, json!({"reasoning_format": "none"}));
+        assert!(
+            pieces.contains(THOUGHT) && pieces.ends_with(ANSWER),
+            "{pieces}"
+        );
+        assert_eq!(ending["reasoning_content"], Value::Null);
+
+        // A form holds what comes behind.
+        let form =
+            json!({"json_schema": {"enum": ["wagon"]}, "variables": {"enable_thinking": true}});
+        let (pieces, ending) = answer(&opened, form);
+        assert_eq!(pieces, "\"wagon\"", "{ending}");
+        assert!(ending["reasoning_content"].is_string(), "{ending}");
     }
 }

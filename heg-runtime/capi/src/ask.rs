@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use heg_runtime::engine::{EndTokens, Request};
 use heg_runtime::text::{
-    AnswerText, COMPILE_STACK_BYTES, Calls, Conversation, Message, Restriction, SamplingParams,
-    Special, TextError, TextStream, Tool, ToolChoice, ToolSyntax,
+    AnswerForm, AnswerText, COMPILE_STACK_BYTES, Calls, Conversation, Message, Restriction,
+    SamplingParams, Special, TextError, TextStream, ThoughtParser, ThoughtSyntax, Tool, ToolChoice,
+    ToolSyntax,
 };
 use heg_sched::{Class, FlowId};
 use heg_state::StateOwner;
@@ -27,6 +28,7 @@ pub(crate) struct Ask {
     tools: Vec<Value>,
     tool_choice: Option<String>,
     json_schema: Option<Value>,
+    reasoning_format: Thoughts,
     variables: Map<String, Value>,
     max_tokens: Option<u32>,
     stop: Vec<String>,
@@ -48,6 +50,18 @@ pub(crate) struct Ask {
     speculate: Option<Drafting>,
 }
 
+/// The place of what the model thinks before it answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Thoughts {
+    /// Apart from the text, in the ending.
+    #[default]
+    #[serde(alias = "deepseek")]
+    Auto,
+    /// In the text, as the model wrote it.
+    None,
+}
+
 /// The class of a request.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -65,6 +79,8 @@ pub(crate) struct Prepared {
     pub(crate) text: AnswerText,
     /// The syntax of calls, if the answer may have some.
     pub(crate) syntax: Option<ToolSyntax>,
+    /// What tells thoughts from text, if they are apart.
+    pub(crate) thoughts: Option<ThoughtParser>,
 }
 
 /// The form of an answer.
@@ -87,9 +103,15 @@ impl Ask {
     pub(crate) fn prepare(self, opened: &OpenedBundle) -> Result<Prepared, InterfaceError> {
         let prompt = self.prompt_tokens(opened)?;
         opened.engine.check(&prompt)?;
-        let form = self.form(opened)?;
-        let stream = opened.tokenizer().ok();
-        let stream = stream.map(|it| TextStream::with_calls(Arc::clone(it), form.syntax));
+        let thoughts = self.thoughts(opened, &prompt)?;
+        let form = self.form(opened, thoughts.as_ref())?;
+        let thoughts = thoughts.filter(|_| self.reasoning_format == Thoughts::Auto);
+        let stream = opened.tokenizer().ok().map(|tokenizer| {
+            let markers = thoughts.as_ref().map(ThoughtParser::syntax);
+            let markers = markers.map(|syntax| syntax.special_tokens(tokenizer));
+            let stream = TextStream::with_calls(Arc::clone(tokenizer), form.syntax);
+            stream.showing(markers.unwrap_or_default())
+        });
         let (end_tokens, eos_ids) = match self.ignore_eos {
             true => (EndTokens::Ignored, &[][..]),
             false => (
@@ -127,7 +149,22 @@ impl Ask {
             request,
             text,
             syntax: form.syntax,
+            thoughts,
         })
+    }
+
+    /// A parser of what the model thinks first; `None` where no template made the prompt, or it knows no thoughts.
+    fn thoughts(
+        &self,
+        opened: &OpenedBundle,
+        prompt: &[u32],
+    ) -> Result<Option<ThoughtParser>, InterfaceError> {
+        if self.messages.is_none() {
+            return Ok(None);
+        }
+        let (syntax, tokenizer) = (ThoughtSyntax::of(opened.template()?), opened.tokenizer()?);
+        let parser = syntax.map(|syntax| syntax.parser(prompt, tokenizer));
+        Ok(parser.transpose()?)
     }
 
     /// The tokens of the prompt.
@@ -157,8 +194,12 @@ impl Ask {
         }
     }
 
-    /// The form of the answer. Forms need a larger stack than callers may have.
-    fn form(&self, opened: &OpenedBundle) -> Result<Form, InterfaceError> {
+    /// The form of the answer, behind what the model thinks first. Forms need a larger stack than callers may have.
+    fn form(
+        &self,
+        opened: &OpenedBundle,
+        thoughts: Option<&ThoughtParser>,
+    ) -> Result<Form, InterfaceError> {
         if self.tools.is_empty() && self.json_schema.is_none() {
             return match self.tool_choice {
                 None => Ok(Form::default()),
@@ -169,25 +210,41 @@ impl Ask {
         }
         thread::scope(|scope| {
             let thread = thread::Builder::new().stack_size(COMPILE_STACK_BYTES);
-            let compiling = thread.spawn_scoped(scope, || self.compiled(opened));
+            let compiling = thread.spawn_scoped(scope, || self.compiled(opened, thoughts));
             let compiled = compiling.map_err(InterfaceError::Thread)?.join();
             compiled.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    fn compiled(&self, opened: &OpenedBundle) -> Result<Form, InterfaceError> {
-        let grammars = opened.grammars()?;
+    fn compiled(
+        &self,
+        opened: &OpenedBundle,
+        thoughts: Option<&ThoughtParser>,
+    ) -> Result<Form, InterfaceError> {
+        let (form, syntax) = self.asked_form(opened)?;
+        let form = match thoughts {
+            Some(thoughts) => thoughts.before(form),
+            None => form,
+        };
+        let grammar = opened.grammars()?.form(form)?;
+        Ok(Form {
+            restriction: grammar.map(|grammar| Box::new(grammar) as _),
+            syntax,
+        })
+    }
+
+    /// The form that the request names, and the syntax of its calls, if it may have some.
+    fn asked_form(
+        &self,
+        opened: &OpenedBundle,
+    ) -> Result<(AnswerForm, Option<ToolSyntax>), InterfaceError> {
         if let Some(schema) = &self.json_schema {
-            if !self.tools.is_empty() {
-                return Err(asked(
+            return match self.tools.is_empty() {
+                true => Ok((AnswerForm::JsonSchema(schema.clone()), None)),
+                false => Err(asked(
                     "expected `json_schema` or `tools` in a request, found both",
-                ));
-            }
-            let grammar = grammars.json_schema(schema)?;
-            return Ok(Form {
-                restriction: Some(Box::new(grammar)),
-                syntax: None,
-            });
+                )),
+            };
         }
         let choice = match self.tool_choice.as_deref() {
             None | Some("auto") => ToolChoice::Auto,
@@ -197,11 +254,14 @@ impl Ask {
         };
         let syntax = ToolSyntax::of(opened.template()?, opened.tokenizer()?)?;
         let tools: Result<Vec<Tool>, TextError> = self.tools.iter().map(Tool::from_json).collect();
-        let held = grammars.tool_calls(syntax, &tools?, &choice, Calls::Many)?;
-        Ok(Form {
-            restriction: held.map(|grammar| Box::new(grammar) as _),
-            syntax: (choice != ToolChoice::None).then_some(syntax),
-        })
+        let may_call = choice != ToolChoice::None;
+        let form = AnswerForm::ToolCalls {
+            syntax,
+            tools: tools?,
+            choice,
+            calls: Calls::Many,
+        };
+        Ok((form, may_call.then_some(syntax)))
     }
 
     /// The flow of the request, whose numbers begin with 1 here.

@@ -190,10 +190,11 @@ pub unsafe extern "C" fn heg_count(
 
 /// Submits a request and returns at once with its answer. `request` is a JSON object with one of messages (a list of objects
 /// with role and content), prompt (a text, no template) and prompt_ids; and, if wanted: tools, tool_choice ("auto", "none",
-/// "required" or a name), json_schema, variables (of the template), max_tokens (256), stop (a list), ignore_eos, temperature
-/// (0), top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed, priority ("reactive",
-/// "proactive"), deadline_ms, flow, client (requests of different clients find nothing of each other), keep (whether the
-/// prompt is kept on disk), prediction, speculate. A field that is not known is an error.
+/// "required" or a name), json_schema, reasoning_format ("auto": what the model thinks first is apart from the text; "none": in
+/// it), variables (of the template), max_tokens (256), stop (a list), ignore_eos, temperature (0), top_k, top_p, min_p,
+/// repetition_penalty, presence_penalty, frequency_penalty, seed, priority ("reactive", "proactive"), deadline_ms, flow, client
+/// (requests of different clients find nothing of each other), keep (whether the prompt is kept on disk), prediction,
+/// speculate. A field that is not known is an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn heg_submit(
     engine: *const EngineHandle,
@@ -309,8 +310,9 @@ pub unsafe extern "C" fn heg_cancel(answer: *const AnswerHandle) {
 }
 
 /// Tells of an answer that is over, as JSON: finish_reason ("stop", "length", "cancelled", "deadline", "shed", "failed"),
-/// text, token_ids, tool_calls (if tools were offered), prompt_tokens, reused_tokens, kept_tokens, baked_tokens (from the
-/// bundle), queued_ms, ttft_ms, decode_ms, and counts of drafts. Free the text by heg_text_free.
+/// text, reasoning_content (if the model thought first), token_ids, tool_calls (if tools were offered), prompt_tokens,
+/// reused_tokens, kept_tokens, baked_tokens (from the bundle), queued_ms, ttft_ms, decode_ms, and counts of drafts. Free the
+/// text by heg_text_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn heg_ending(
     answer: *const AnswerHandle,

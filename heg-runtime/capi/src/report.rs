@@ -12,6 +12,7 @@ use crate::opened::OpenedBundle;
 pub(crate) struct Ended<'a> {
     pub(crate) ending: &'a Ending,
     pub(crate) finish_reason: &'static str,
+    pub(crate) thought: Option<&'a str>,
     pub(crate) text: &'a str,
     pub(crate) token_ids: &'a [u32],
     pub(crate) tool_calls: Option<Vec<ToolCall>>,
@@ -105,6 +106,9 @@ pub(crate) fn ending(ended: &Ended<'_>) -> Value {
         "ttft_ms": ms(ending.ttft),
         "decode_ms": ms(ending.decode),
     });
+    if let Some(thought) = ended.thought {
+        told["reasoning_content"] = thought.into();
+    }
     if let Some(calls) = &ended.tool_calls {
         told["tool_calls"] = json!(calls);
     }

@@ -64,6 +64,7 @@ class RequestOptions(TypedDict, total=False):
     tools: List[Dict[str, Any]]
     tool_choice: str
     json_schema: Any
+    reasoning_format: Literal["auto", "deepseek", "none"]
     variables: Dict[str, Any]
     max_tokens: int
     stop: List[str]
@@ -108,6 +109,7 @@ class _Ending(TypedDict):
 class Ending(_Ending, total=False):
     """What an answer was, once it is over."""
 
+    reasoning_content: str
     tool_calls: List[ToolCall]
     drafted_tokens: int
     accepted_tokens: int

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use heg_runtime::engine::{EndTokens, Request};
 use heg_runtime::text::{
-    AnswerForm, AnswerText, COMPILE_STACK_BYTES, Calls, Conversation, Message, Restriction,
-    SamplingParams, Special, TextError, TextStream, ThoughtParser, ThoughtSyntax, Tool, ToolChoice,
-    ToolSyntax,
+    AnswerForm, AnswerText, COMPILE_STACK_BYTES, Conversation, Message, Restriction,
+    SamplingParams, Special, TextStream, ThoughtParser, ThoughtSyntax, ToolSyntax,
 };
 use heg_sched::{Class, FlowId};
 use heg_state::StateOwner;
@@ -221,7 +220,8 @@ impl Ask {
         opened: &OpenedBundle,
         thoughts: Option<&ThoughtParser>,
     ) -> Result<Form, InterfaceError> {
-        let (form, syntax) = self.asked_form(opened)?;
+        let form = self.asked_form(opened)?;
+        let syntax = form.call_syntax();
         let form = match thoughts {
             Some(thoughts) => thoughts.before(form),
             None => form,
@@ -233,35 +233,19 @@ impl Ask {
         })
     }
 
-    /// The form that the request names, and the syntax of its calls, if it may have some.
-    fn asked_form(
-        &self,
-        opened: &OpenedBundle,
-    ) -> Result<(AnswerForm, Option<ToolSyntax>), InterfaceError> {
+    /// The form that the request names.
+    fn asked_form(&self, opened: &OpenedBundle) -> Result<AnswerForm, InterfaceError> {
         if let Some(schema) = &self.json_schema {
             return match self.tools.is_empty() {
-                true => Ok((AnswerForm::JsonSchema(schema.clone()), None)),
+                true => Ok(AnswerForm::JsonSchema(schema.clone())),
                 false => Err(asked(
                     "expected `json_schema` or `tools` in a request, found both",
                 )),
             };
         }
-        let choice = match self.tool_choice.as_deref() {
-            None | Some("auto") => ToolChoice::Auto,
-            Some("none") => ToolChoice::None,
-            Some("required") => ToolChoice::Required,
-            Some(name) => ToolChoice::Named(name.to_owned()),
-        };
         let syntax = ToolSyntax::of(opened.template()?, opened.tokenizer()?)?;
-        let tools: Result<Vec<Tool>, TextError> = self.tools.iter().map(Tool::from_json).collect();
-        let may_call = choice != ToolChoice::None;
-        let form = AnswerForm::ToolCalls {
-            syntax,
-            tools: tools?,
-            choice,
-            calls: Calls::Many,
-        };
-        Ok((form, may_call.then_some(syntax)))
+        let choice = self.tool_choice.as_deref();
+        Ok(AnswerForm::of_tools(syntax, &self.tools, choice)?)
     }
 
     /// The flow of the request, whose numbers begin with 1 here.

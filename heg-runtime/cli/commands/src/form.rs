@@ -4,12 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use heg_runtime::{Loaded, RuntimeError};
-use heg_text::{
-    AnswerForm, Calls, Conversation, Grammars, TextError, ThoughtParser, Tokenizer, Tool,
-    ToolChoice, ToolSyntax,
-};
+use heg_text::{AnswerForm, Conversation, Grammars, ThoughtParser, Tokenizer, ToolSyntax};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::failure::input;
 use crate::run::Held;
@@ -67,14 +63,16 @@ impl Form {
     ) -> anyhow::Result<Held> {
         let eos_ids = &loaded.bundle().manifest().text.eos_ids;
         let grammars = Grammars::new(tokenizer, eos_ids).map_err(RuntimeError::from)?;
-        let (form, syntax) = if let Some(path) = &self.json_schema {
-            (AnswerForm::JsonSchema(read_json(path)?), None)
+        let form = if let Some(path) = &self.json_schema {
+            AnswerForm::JsonSchema(read_json(path)?)
         } else {
             let syntax = ToolSyntax::of(&loaded.chat_template()?, tokenizer);
             let tools = conversation.map_or(&[][..], |conversation| &conversation.tools);
-            let calls = syntax.and_then(|syntax| self.calls(syntax, tools));
-            calls.map_err(RuntimeError::from)?
+            let choice = self.tool_choice.as_deref();
+            let form = syntax.and_then(|syntax| AnswerForm::of_tools(syntax, tools, choice));
+            form.map_err(RuntimeError::from)?
         };
+        let syntax = form.call_syntax();
         let form = match thoughts {
             Some(thoughts) => thoughts.before(form),
             None => form,
@@ -84,29 +82,6 @@ impl Form {
             restriction: grammar.map(|grammar| Box::new(grammar) as _),
             syntax,
         })
-    }
-
-    /// Returns the form of calls, and their syntax if the answer may have some.
-    fn calls(
-        &self,
-        syntax: ToolSyntax,
-        tools: &[Value],
-    ) -> Result<(AnswerForm, Option<ToolSyntax>), TextError> {
-        let choice = match self.tool_choice.as_deref() {
-            None | Some("auto") => ToolChoice::Auto,
-            Some("none") => ToolChoice::None,
-            Some("required") => ToolChoice::Required,
-            Some(name) => ToolChoice::Named(name.to_owned()),
-        };
-        let tools: Result<Vec<Tool>, TextError> = tools.iter().map(Tool::from_json).collect();
-        let may_call = choice != ToolChoice::None;
-        let form = AnswerForm::ToolCalls {
-            syntax,
-            tools: tools?,
-            choice,
-            calls: Calls::Many,
-        };
-        Ok((form, may_call.then_some(syntax)))
     }
 }
 

@@ -42,6 +42,41 @@ pub enum AnswerForm {
 }
 
 impl AnswerForm {
+    /// Returns the form of an answer that may call `tools`, which are as in OpenAI's interface. `choice` is `auto` (as
+    /// without one), `none`, `required`, or the name of the tool to call.
+    ///
+    /// # Errors
+    /// `Form` if a tool is something else.
+    pub fn of_tools(
+        syntax: ToolSyntax,
+        tools: &[Value],
+        choice: Option<&str>,
+    ) -> super::Result<Self> {
+        let tools: super::Result<Vec<Tool>> = tools.iter().map(Tool::from_json).collect();
+        Ok(Self::ToolCalls {
+            syntax,
+            tools: tools?,
+            choice: match choice {
+                None | Some("auto") => ToolChoice::Auto,
+                Some("none") => ToolChoice::None,
+                Some("required") => ToolChoice::Required,
+                Some(name) => ToolChoice::Named(name.to_owned()),
+            },
+            calls: Calls::Many,
+        })
+    }
+
+    /// Returns the syntax of the calls that the answer may have; `None` if it may have none.
+    pub fn call_syntax(&self) -> Option<ToolSyntax> {
+        match self {
+            Self::ToolCalls { syntax, choice, .. } => {
+                (*choice != ToolChoice::None).then_some(*syntax)
+            }
+            Self::BehindThought { form, .. } => form.call_syntax(),
+            Self::JsonObject | Self::JsonSchema(_) | Self::Regex(_) => None,
+        }
+    }
+
     /// Returns whether the form allows any text, so that there is nothing to compile.
     pub fn is_free(&self) -> bool {
         match self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use heg_runtime::engine::{EndTokens, Request};
 use heg_runtime::text::{
     AnswerForm, AnswerText, COMPILE_STACK_BYTES, Conversation, Message, Restriction,
-    SamplingParams, Special, TextStream, ThoughtParser, ThoughtSyntax, ToolSyntax,
+    SamplingParams, Special, TextStream, ThoughtParser, ToolSyntax,
 };
 use heg_sched::{Class, FlowId};
 use heg_state::StateOwner;
@@ -106,10 +106,8 @@ impl Ask {
         let form = self.form(opened, thoughts.as_ref())?;
         let thoughts = thoughts.filter(|_| self.reasoning_format == Thoughts::Auto);
         let stream = opened.tokenizer().ok().map(|tokenizer| {
-            let markers = thoughts.as_ref().map(ThoughtParser::syntax);
-            let markers = markers.map(|syntax| syntax.special_tokens(tokenizer));
-            let stream = TextStream::with_calls(Arc::clone(tokenizer), form.syntax);
-            stream.showing(markers.unwrap_or_default())
+            TextStream::with_calls(Arc::clone(tokenizer), form.syntax)
+                .with_thoughts(thoughts.as_ref())
         });
         let (end_tokens, eos_ids) = match self.ignore_eos {
             true => (EndTokens::Ignored, &[][..]),
@@ -161,9 +159,8 @@ impl Ask {
         if self.messages.is_none() {
             return Ok(None);
         }
-        let (syntax, tokenizer) = (ThoughtSyntax::of(opened.template()?), opened.tokenizer()?);
-        let parser = syntax.map(|syntax| syntax.parser(prompt, tokenizer));
-        Ok(parser.transpose()?)
+        let (template, tokenizer) = (opened.template()?, opened.tokenizer()?);
+        Ok(ThoughtParser::of(template, prompt, tokenizer)?)
     }
 
     /// The tokens of the prompt.

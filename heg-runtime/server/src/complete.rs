@@ -215,9 +215,7 @@ impl Ask<'_> {
     fn stream(&self, calls: Option<ToolSyntax>) -> Option<TextStream> {
         let tokenizer = self.served.tokenizer.as_ref()?;
         let stream = TextStream::with_calls(Arc::clone(tokenizer), calls);
-        let thoughts = self.thoughts.map(ThoughtParser::syntax);
-        let markers = thoughts.map(|syntax| syntax.special_tokens(tokenizer));
-        Some(stream.showing(markers.unwrap_or_default()))
+        Some(stream.with_thoughts(self.thoughts))
     }
 
     /// Splits this into the request to the engine and the text side of its answer.

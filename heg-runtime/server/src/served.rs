@@ -23,7 +23,7 @@ use super::tools::{AnswerConstraint, AskedForm, Tooling};
 use heg_runtime::Loaded;
 use heg_runtime::engine::{AnswerKind, Engine, Health};
 use heg_runtime::{ExecError, RuntimeError};
-use heg_text::{ChatTemplate, Conversation, TextError, ThoughtParser, ThoughtSyntax, Tokenizer};
+use heg_text::{ChatTemplate, Conversation, TextError, ThoughtParser, Tokenizer};
 
 /// A model on its engine. Without a tokenizer, prompts and answers are token ids.
 pub struct ServedModel {
@@ -209,8 +209,7 @@ impl ServedModel {
         let (Some(template), Some(tokenizer)) = (&self.template, &self.tokenizer) else {
             return Ok(None);
         };
-        let parser = ThoughtSyntax::of(template).map(|syntax| syntax.parser(prompt, tokenizer));
-        Ok(parser.transpose().map_err(RuntimeError::from)?)
+        Ok(ThoughtParser::of(template, prompt, tokenizer).map_err(RuntimeError::from)?)
     }
 
     fn text_side(&self) -> Result<(&ChatTemplate, &Tokenizer)> {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::tokenizer::{Form, Tokenizer, fallback_byte};
-use super::{Result, ToolSyntax};
+use super::{Result, ThoughtParser, ToolSyntax};
 
 /// Turns tokens into text, one at a time.
 ///
@@ -46,6 +46,13 @@ impl TextStream {
     pub fn with_calls(tokenizer: Arc<Tokenizer>, syntax: Option<ToolSyntax>) -> Self {
         let shown = syntax.map(|syntax| syntax.special_tokens(&tokenizer));
         Self::new(tokenizer).showing(shown.unwrap_or_default())
+    }
+
+    /// Shows the special tokens that are markers of thoughts too, for this parser.
+    #[must_use]
+    pub fn with_thoughts(self, thoughts: Option<&ThoughtParser>) -> Self {
+        let shown = thoughts.map(|it| it.syntax().special_tokens(&self.tokenizer));
+        self.showing(shown.unwrap_or_default())
     }
 
     /// Shows these special tokens too, as they are in the vocabulary.

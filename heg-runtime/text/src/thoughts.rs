@@ -140,6 +140,20 @@ impl ThoughtParser {
         }
     }
 
+    /// Returns a parser of the answer to a prompt that a template made; `None` if the template knows no thoughts.
+    ///
+    /// # Errors
+    /// As [`TextStream::push`].
+    pub fn of(
+        template: &ChatTemplate,
+        prompt: &[u32],
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Result<Option<Self>> {
+        let syntax = ThoughtSyntax::of(template);
+        let parser = syntax.map(|syntax| syntax.parser(prompt, tokenizer));
+        parser.transpose()
+    }
+
     /// Returns the markers that the parser looks for.
     pub fn syntax(&self) -> ThoughtSyntax {
         self.syntax

@@ -8,14 +8,16 @@ use clap::Args;
 use heg_runtime::engine::{Ending, Engine, Request, Update};
 use heg_runtime::{Beginning, EngineError, FinishReason, RuntimeError};
 use heg_sched::{Finish, FlowId};
-use heg_text::{ChatTemplate, Conversation, Message, SamplingParams, TextStream, Tokenizer};
+use heg_text::{
+    ChatTemplate, Conversation, Message, SamplingParams, TextStream, ThoughtParser, Tokenizer,
+};
 use serde::Serialize;
 
 use crate::bake::Choice;
 use crate::failure::unfinished;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::text_guard::guarded;
-use crate::told::{Output, Told, thoughts};
+use crate::told::{Output, Told};
 
 /// Arguments of `heg chat`.
 #[derive(Args)]
@@ -84,10 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         tools,
         tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
         sampling,
-        output: match arguments.json {
-            true => Output::Json,
-            false => Output::Text,
-        },
+        output: Output::of(arguments.json),
         descents_said: false,
     };
     arguments.machine.remember(&loaded)?;
@@ -132,7 +131,8 @@ impl Chat {
         let prompt = self.prompt()?;
         self.engine.check(&prompt)?;
         let prompt_tokens = prompt.len();
-        let thoughts = thoughts(&self.template, &self.tokenizer, &prompt)?;
+        let thoughts = guarded(|| ThoughtParser::of(&self.template, &prompt, &self.tokenizer));
+        let thoughts = thoughts.map_err(RuntimeError::from)?;
         let mut told = Told::new(thoughts, self.output);
         let ending = match self.tokens_max {
             0 => None,
@@ -175,7 +175,7 @@ impl Chat {
         });
         self.engine.wait_ready()?;
         let mut stream =
-            TextStream::new(Arc::clone(&self.tokenizer)).showing(told.markers(&self.tokenizer));
+            TextStream::new(Arc::clone(&self.tokenizer)).with_thoughts(told.thoughts.as_ref());
         for update in generation {
             match update {
                 Update::Accepted { .. } | Update::Prompt(_) | Update::Vector(_) => {}

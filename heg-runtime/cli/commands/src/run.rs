@@ -26,7 +26,7 @@ use crate::form::Form;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::terminal::shown;
 use crate::text_guard::guarded;
-use crate::told::{Output, Told, thoughts};
+use crate::told::{Output, Told};
 use history::HistoryFile;
 use stats::Timing;
 
@@ -341,7 +341,10 @@ impl Prompt {
     ) -> Result<Option<ThoughtParser>, RuntimeError> {
         let is_bare = self.raw || self.source.prompt_ids.is_some();
         match tokenizer.filter(|_| !is_bare) {
-            Some(tokenizer) => thoughts(&loaded.chat_template()?, tokenizer, prompt),
+            Some(tokenizer) => {
+                let template = loaded.chat_template()?;
+                Ok(guarded(|| ThoughtParser::of(&template, prompt, tokenizer))?)
+            }
             None => Ok(None),
         }
     }
@@ -404,20 +407,14 @@ impl Answer {
         eos_ids: &[u32],
         arguments: &Arguments,
     ) -> Self {
-        let output = match arguments.json {
-            true => Output::Json,
-            false => Output::Text,
-        };
-        let told = Told::new(thoughts, output);
         let stream = tokenizer.map(|tokenizer| {
-            let markers = told.markers(&tokenizer);
-            TextStream::with_calls(tokenizer, syntax).showing(markers)
+            TextStream::with_calls(tokenizer, syntax).with_thoughts(thoughts.as_ref())
         });
         Self {
             text: AnswerText::new(stream, arguments.stop.iter().cloned(), eos_ids),
             syntax,
             token_ids: Vec::new(),
-            told,
+            told: Told::new(thoughts, Output::of(arguments.json)),
         }
     }
 

@@ -1,13 +1,10 @@
 //! Answers as they arrive: what a model thinks first goes to standard error, so that standard output has the answer alone.
 
 use std::io::Write;
-use std::sync::Arc;
 
-use heg_runtime::RuntimeError;
-use heg_text::{ChatTemplate, ThoughtParser, ThoughtSplit, ThoughtSyntax, Tokenizer};
+use heg_text::{ThoughtParser, ThoughtSplit};
 
 use crate::terminal::{dimmed, shown};
-use crate::text_guard::guarded;
 
 /// The output form of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,21 +15,20 @@ pub(crate) enum Output {
     Json,
 }
 
-/// Returns a parser of what the model thinks in the answer to a prompt; `None` if its template knows no thoughts.
-pub(crate) fn thoughts(
-    template: &ChatTemplate,
-    tokenizer: &Arc<Tokenizer>,
-    prompt: &[u32],
-) -> Result<Option<ThoughtParser>, RuntimeError> {
-    let Some(syntax) = ThoughtSyntax::of(template) else {
-        return Ok(None);
-    };
-    Ok(guarded(|| syntax.parser(prompt, tokenizer).map(Some))?)
+impl Output {
+    /// Returns the form that `--json` chooses.
+    pub(crate) fn of(json: bool) -> Self {
+        match json {
+            true => Self::Json,
+            false => Self::Text,
+        }
+    }
 }
 
 /// The text of an answer so far, in two parts.
 pub(crate) struct Told {
-    thoughts: Option<ThoughtParser>,
+    /// What tells the parts apart, if the model may think.
+    pub(crate) thoughts: Option<ThoughtParser>,
     output: Output,
     /// What the model thought first.
     pub(crate) thought: String,
@@ -48,12 +44,6 @@ impl Told {
             thought: String::new(),
             text: String::new(),
         }
-    }
-
-    /// Returns the special tokens that are markers of thoughts, which have to be in the pieces.
-    pub(crate) fn markers(&self, tokenizer: &Tokenizer) -> Vec<u32> {
-        let thoughts = self.thoughts.as_ref();
-        thoughts.map_or_else(Vec::new, |it| it.syntax().special_tokens(tokenizer))
     }
 
     /// Returns the thought, if there is one.

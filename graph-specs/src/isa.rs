@@ -1,5 +1,8 @@
 //! Instruction sets for which the CPU's kernels have an implementation.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -16,11 +19,19 @@ pub enum Isa {
     AvxVnni,
     /// AVX-512 (F, BW, DQ, VL) with its dot products of bytes.
     Avx512Vnni,
+    /// [`Avx512Vnni`](Self::Avx512Vnni), with AMX's tiles of bytes for products of many rows.
+    Avx512Amx,
 }
 
 impl Isa {
     /// All instruction sets, best first.
-    pub const ALL: [Self; 4] = [Self::Avx512Vnni, Self::AvxVnni, Self::Avx2, Self::Portable];
+    pub const ALL: [Self; 5] = [
+        Self::Avx512Amx,
+        Self::Avx512Vnni,
+        Self::AvxVnni,
+        Self::Avx2,
+        Self::Portable,
+    ];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
@@ -29,6 +40,7 @@ impl Isa {
             Self::Avx2 => "avx2",
             Self::AvxVnni => "avx-vnni",
             Self::Avx512Vnni => "avx512-vnni",
+            Self::Avx512Amx => "avx512-amx",
         }
     }
 
@@ -38,7 +50,7 @@ impl Isa {
         all.find(|isa| isa.is_available()).unwrap_or(Self::Portable)
     }
 
-    /// Whether this machine has the instruction set.
+    /// Whether this machine has the instruction set, and the system lets this process use it.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -59,8 +71,10 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Amx => Self::Avx512Vnni.is_available() && amx::is_usable(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::AvxVnni | Self::Avx512Vnni => false,
+            Self::Avx2 | Self::AvxVnni | Self::Avx512Vnni | Self::Avx512Amx => false,
         }
     }
 }
@@ -74,7 +88,7 @@ impl fmt::Display for Isa {
 /// A name of no instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown instruction set `{0}`, expected one of `avx512-vnni`, `avx-vnni`, `avx2`, `portable`"
+    "unknown instruction set `{0}`, expected one of `avx512-amx`, `avx512-vnni`, `avx-vnni`, `avx2`, `portable`"
 )]
 pub struct UnknownIsa(String);
 

@@ -26,7 +26,7 @@ pub(crate) struct Machine {
     /// Devices to run on: `auto`, a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-gpu`, `host-cpu-gpu`, `host-roles`, `host-roles-openvino`, `host-pair`, `host-pair-gpu`, `host-pair-npu`, `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`) or a .ron file. `auto` is `host-cpu`, or `host-cpu-gpu` where `heg doctor --gpu` has found a GPU, not emulated, that computes what CPU programs compute; it says on standard error what it chose and why
     #[arg(long, value_name = "SOC", default_value = AUTO)]
     soc: String,
-    /// Instructions that CPU programs use: `avx512-vnni`, `avx-vnni`, `avx2` or `portable` [default: the best here]
+    /// Instructions that CPU programs use: `avx512-amx`, `avx512-vnni`, `avx-vnni`, `avx2` or `portable` [default: the best here]
     #[arg(long, value_name = "ISA")]
     isa: Option<Isa>,
     /// Largest number of prompt tokens per prefill chunk [default: what `heg profile` or the bundle found best on the devices, or 256]

@@ -153,7 +153,7 @@ pub(crate) unsafe fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => avx512::run(kernel),
+            Isa::Avx512Amx | Isa::Avx512Vnni => avx512::run(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni | Isa::Avx2 => avx2::run(kernel),
             _ => kernel.run::<portable::Portable>(),

@@ -16,6 +16,15 @@ fn first(count: usize) -> __mmask16 {
     ((1_u32 << count) - 1) as __mmask16
 }
 
+impl Avx512 {
+    /// `self + other`, lane by lane.
+    #[inline(always)]
+    pub(super) unsafe fn add_lanes(self, other: Self) -> Self {
+        // SAFETY: the caller has AVX-512.
+        unsafe { Self(_mm512_add_epi32(self.0, other.0)) }
+    }
+}
+
 impl Vector<LANES> for Avx512 {
     type Sums = __m512;
 

@@ -15,6 +15,8 @@
 #![allow(unsafe_code, reason = "intrinsics and rows of mapped files")]
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod chunk;
 mod few_rows;
@@ -146,9 +148,11 @@ impl IntegerProduct {
 pub(crate) struct Panel {
     /// Transposed weights, or buffered totals.
     weights: Vec<Line>,
-    sums: Vec<f32>,
+    sums: Vec<Line>,
     /// Scales and centres of groups, as vectors over outputs.
-    spread: Vec<f32>,
+    spread: Vec<Line>,
+    /// Totals that tile registers are stored to.
+    totals: Vec<Line>,
 }
 
 /// Pointers into a [`Panel`].
@@ -157,6 +161,7 @@ struct Scratch {
     weights: *mut i8,
     sums: *mut f32,
     spread: *mut f32,
+    totals: *mut i8,
 }
 
 /// A cache line.
@@ -167,11 +172,21 @@ struct Line([i8; 64]);
 impl Panel {
     /// Allocates scratch memory for any product.
     pub(crate) fn new() -> Self {
-        let bytes = chunk::WEIGHTS_BYTES.max(one_row::BUFFERED_BYTES);
+        let lines = |bytes: usize| vec![Line([0; 64]); bytes.div_ceil(64)];
         Self {
-            weights: vec![Line([0; 64]); bytes.div_ceil(64)],
-            sums: vec![0.0; chunk::SUMS],
-            spread: vec![0.0; nibbles::SPREAD],
+            weights: lines(chunk::WEIGHTS_BYTES.max(one_row::BUFFERED_BYTES)),
+            sums: lines(size_of::<f32>() * chunk::SUMS),
+            spread: lines(size_of::<f32>() * nibbles::SPREAD),
+            totals: lines(chunk::TOTALS_BYTES),
+        }
+    }
+
+    fn scratch(&mut self) -> Scratch {
+        Scratch {
+            weights: self.weights.as_mut_ptr().cast(),
+            sums: self.sums.as_mut_ptr().cast(),
+            spread: self.spread.as_mut_ptr().cast(),
+            totals: self.totals.as_mut_ptr().cast(),
         }
     }
 }
@@ -192,9 +207,9 @@ pub(crate) unsafe fn round_row(
 ) {
     let round = match (isa, form.bits) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512Vnni, Bits::Eight) => avx512::Avx512::round::<1>,
+        (Isa::Avx512Amx | Isa::Avx512Vnni, Bits::Eight) => avx512::Avx512::round::<1>,
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512Vnni, Bits::Sixteen) => avx512::Avx512::round::<2>,
+        (Isa::Avx512Amx | Isa::Avx512Vnni, Bits::Sixteen) => avx512::Avx512::round::<2>,
         #[cfg(target_arch = "x86_64")]
         (Isa::AvxVnni | Isa::Avx2, Bits::Eight) => ymm::Ymm::<ymm::Magnitudes>::round::<1>,
         #[cfg(target_arch = "x86_64")]
@@ -223,7 +238,9 @@ pub(crate) unsafe fn integer_product(
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => {
+            Isa::Avx512Amx if product.rows > FEW_ROWS => amx::product(product, outputs, panel),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Amx | Isa::Avx512Vnni => {
                 by::<avx512::Avx512, { avx512::LANES }>(product, outputs, panel);
             }
             #[cfg(target_arch = "x86_64")]
@@ -264,11 +281,7 @@ unsafe fn by_digits<V: Kernels<LANES>, const LANES: usize, const DIGITS: usize>(
     outputs: Range<usize>,
     panel: &mut Panel,
 ) {
-    let scratch = Scratch {
-        weights: panel.weights.as_mut_ptr().cast(),
-        sums: panel.sums.as_mut_ptr(),
-        spread: panel.spread.as_mut_ptr(),
-    };
+    let scratch = panel.scratch();
     // SAFETY: a panel has room for what each kernel keeps in scratch memory, and the caller has the rest.
     unsafe {
         match product.rows {
@@ -278,7 +291,7 @@ unsafe fn by_digits<V: Kernels<LANES>, const LANES: usize, const DIGITS: usize>(
             rows if rows <= few_rows::MOST => {
                 few_rows::all_rows::<V, LANES, DIGITS>(product, outputs, scratch);
             }
-            _ => chunk::all_rows::<V, LANES, DIGITS>(product, outputs, scratch),
+            _ => chunk::all_rows::<chunk::Vectors<V, LANES, DIGITS>>(product, outputs, scratch),
         }
     }
 }

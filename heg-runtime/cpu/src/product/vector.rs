@@ -1,6 +1,6 @@
 //! The vector operations of integer products, which each instruction set implements.
 
-use super::chunk::Tile;
+use super::chunk::Slice;
 use super::operand::Rounded;
 use super::{IntegerProduct, Scaling, Scratch};
 use std::ops::Range;
@@ -91,7 +91,7 @@ pub(super) trait Kernels<const LANES: usize>: Vector<LANES> {
         outputs: Range<usize>,
         scratch: Scratch,
     );
-    /// [`pack`](super::chunk::pack).
+    /// [`pack`](super::chunk::pack), for [`dot`](Vector::dot).
     unsafe fn pack(
         product: &IntegerProduct,
         outputs: Range<usize>,
@@ -99,7 +99,7 @@ pub(super) trait Kernels<const LANES: usize>: Vector<LANES> {
         scratch: Scratch,
     );
     /// [`tile`](super::chunk::tile).
-    unsafe fn tile<const DIGITS: usize, const ROWS: usize>(tile: &Tile<'_>, row: usize);
+    unsafe fn tile<const DIGITS: usize, const ROWS: usize>(slice: &Slice<'_>, row: usize);
 }
 
 /// Stores `count` outputs of a row from `output` on: `sums` with scales, centres, bias and residual applied.
@@ -185,16 +185,16 @@ macro_rules! kernels {
             ) {
                 use $crate::product::chunk::pack;
                 // SAFETY: the contract of this method is that of the function.
-                unsafe { pack::<Self, $lanes>(product, outputs, columns, scratch) }
+                unsafe { pack::<Self, $lanes, false>(product, outputs, columns, scratch) }
             }
 
             #[target_feature(enable = $instructions)]
             unsafe fn tile<const DIGITS: usize, const ROWS: usize>(
-                tile: &$crate::product::chunk::Tile<'_>,
+                slice: &$crate::product::chunk::Slice<'_>,
                 row: usize,
             ) {
                 // SAFETY: the contract of this method is that of the function.
-                unsafe { $crate::product::chunk::tile::<Self, $lanes, DIGITS, ROWS>(tile, row) }
+                unsafe { $crate::product::chunk::tile::<Self, $lanes, DIGITS, ROWS>(slice, row) }
             }
         }
     };

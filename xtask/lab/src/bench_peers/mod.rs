@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// Engines to measure beside HEG
     #[arg(long, value_enum, value_delimiter = ',', default_value = "genai,llama")]
     peers: Vec<Peer>,
-    /// Instructions that HEG's CPU programs use: avx512-vnni, avx-vnni, avx2 or portable [default: the best here]
+    /// Instructions that HEG's CPU programs use: avx512-amx, avx512-vnni, avx-vnni, avx2 or portable [default: the best here]
     #[arg(long, value_name = "ISA")]
     isa: Option<Isa>,
     /// Prompts of these lengths besides, with answers behind them: minutes a round for 8192, an hour for 32768

@@ -6,6 +6,7 @@ mod report;
 mod results;
 mod systems;
 
+use crate::provenance::Provenance;
 use crate::subject::Subject;
 use anyhow::{Context, Result};
 use heg_sched::{Class, Micros};
@@ -77,7 +78,7 @@ requests: what these cost a person is the ratio of `heg` to it.
 
 Writes into DIR: setup.json, for each load and the gap a folder with trace.jsonl and SYSTEM.json (what became of
 each request) and the server's log, the same for the reactive requests in a folder reactive-only of it, and
-summary.json. Runs whose SYSTEM.json is there are not repeated.
+summary.json. Runs whose SYSTEM.json is there are not repeated: DIR holds those of one commit on one machine.
 
 The first time, this makes Python environments and exports as bench-peers does, and builds llama-server from the
 source that llama-cpp-python comes with (a C++ compiler is needed; ten minutes on two cores).
@@ -106,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bench = Bench {
         args,
         workloads,
-        results: Results::open(&out, &setup(args))?,
+        results: Results::open(&out, &setup(args, &Provenance::now()?))?,
         systems: {
             let subject = Subject::find(args.model.as_deref())?;
             Systems::prepare(&subject, args.genai_model.as_deref(), &args.wanted())?
@@ -131,8 +132,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// The inputs of the results other than systems and loads: results with different ones do not fit together.
-fn setup(args: &Args) -> serde_json::Value {
+fn setup(args: &Args, run: &Provenance) -> serde_json::Value {
     serde_json::json!({
+        "commit": run.commit,
+        "machine": run.machine,
         "model": args.model,
         "minutes": args.minutes,
         "seed": args.seed,

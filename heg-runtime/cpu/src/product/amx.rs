@@ -28,6 +28,8 @@ const QUARTER: usize = ROWS / TOTALS;
 /// Bytes of the totals of a unit.
 const UNIT_BYTES: usize = TOTALS * REGISTER_BYTES;
 
+const _: () = assert!(chunk::TOTALS_BYTES == 2 * UNIT_BYTES);
+
 /// Groups of a block.
 const GROUPS: usize = BLOCK / GROUP;
 
@@ -75,33 +77,11 @@ impl<const DIGITS: usize> Tiling for Tiles<DIGITS> {
         // SAFETY: the slice is packed in the form that `spread` tells.
         unsafe {
             match &slice.spread {
-                None => of_form::<_, DIGITS>(slice, &Signed, rows),
+                None => of_form::<_, DIGITS>(slice, &Bytes::<true>, rows),
                 Some(spread) => of_form::<_, DIGITS>(slice, spread, rows),
             }
         }
         slice.prefetched(tiles * slice.blocks.len());
-    }
-}
-
-/// 8-bit weights that remained signed: totals need no offset.
-struct Signed;
-
-impl Form for Signed {
-    #[inline(always)]
-    unsafe fn begin<V: Vector<L>, const L: usize>(&self, total: V, _offset: i32) -> V {
-        total
-    }
-
-    #[inline(always)]
-    unsafe fn add<V: Vector<L>, const L: usize>(
-        &self,
-        operand: &Operand,
-        place: Place,
-        total: V,
-        sums: V::Sums,
-    ) -> V::Sums {
-        // SAFETY: the contract is the same.
-        unsafe { Bytes.add::<V, L>(operand, place, total, sums) }
     }
 }
 

@@ -306,14 +306,19 @@ pub(super) struct Place {
     pub(super) vector: usize,
 }
 
-/// 8-bit weights, whose scales are applied at the end.
-pub(super) struct Bytes;
+/// 8-bit weights, whose scales are applied at the end; `SIGNED` as they were packed.
+pub(super) struct Bytes<const SIGNED: bool>;
 
-impl Form for Bytes {
+impl<const SIGNED: bool> Form for Bytes<SIGNED> {
     #[inline(always)]
     unsafe fn begin<V: Vector<LANES>, const LANES: usize>(&self, total: V, offset: i32) -> V {
         // SAFETY: the caller has the instructions of `V`.
-        unsafe { total.offset(offset) }
+        unsafe {
+            match SIGNED {
+                true => total,
+                false => total.offset(offset),
+            }
+        }
     }
 
     #[inline(always)]
@@ -350,7 +355,7 @@ pub(super) unsafe fn tile<
     // SAFETY: the slice is packed in the form that `spread` tells, and the product has these rows.
     unsafe {
         match &slice.spread {
-            None => of_form::<V, Bytes, LANES, DIGITS, ROWS>(slice, &Bytes, row),
+            None => of_form::<V, Bytes<false>, LANES, DIGITS, ROWS>(slice, &Bytes, row),
             Some(spread) => of_form::<V, Spread, LANES, DIGITS, ROWS>(slice, spread, row),
         }
     }

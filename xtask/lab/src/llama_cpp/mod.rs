@@ -168,9 +168,21 @@ impl LlamaCpp {
             .args(["--strip-components=1", "-C"])
             .arg(&fresh);
         capture(&mut unpack, "tar")?;
+        keep_tile_configuration(&fresh)?;
         fs::rename(&fresh, &sources).context("cannot move llama.cpp's source to its place")?;
         Ok(sources)
     }
+}
+
+/// Makes the compiler write all bytes of llama.cpp's tile configuration. GCC 12 declares that `ldtilecfg` reads 8 of its 64
+/// bytes and leaves the writes of the others out, and every program ends by SIGSEGV on a CPU with AMX.
+fn keep_tile_configuration(sources: &Path) -> Result<()> {
+    let file = sources.join("vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp");
+    let source = fs::read_to_string(&file)
+        .with_context(|| format!("cannot read `{}`", file.display()))?;
+    let load = "_tile_loadconfig(&tc);";
+    let kept = source.replace(load, &format!(r#"__asm__ volatile("" : : "m"(tc)); {load}"#));
+    fs::write(&file, kept).with_context(|| format!("cannot write `{}`", file.display()))
 }
 
 /// `PATH` with another folder in front.

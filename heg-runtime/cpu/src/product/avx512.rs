@@ -23,6 +23,45 @@ impl Avx512 {
         // SAFETY: the caller has AVX-512.
         unsafe { Self(_mm512_add_epi32(self.0, other.0)) }
     }
+
+    /// `self · scales + sums`, rounded once.
+    #[inline(always)]
+    pub(super) unsafe fn add_scaled_by(self, scales: __m512, sums: __m512) -> __m512 {
+        // SAFETY: the caller has AVX-512.
+        unsafe { _mm512_fmadd_ps(_mm512_cvtepi32_ps(self.0), scales, sums) }
+    }
+
+    /// The first half, then zeros; and zeros, then the second half.
+    #[inline(always)]
+    pub(super) unsafe fn halves(self) -> [Self; 2] {
+        // SAFETY: the caller has AVX-512.
+        unsafe {
+            [
+                Self(_mm512_maskz_mov_epi32(0x00ff, self.0)),
+                Self(_mm512_maskz_mov_epi32(0xff00, self.0)),
+            ]
+        }
+    }
+
+    /// Loads half a vector from each place.
+    #[inline(always)]
+    pub(super) unsafe fn load_halves(first: *const i8, second: *const i8) -> Self {
+        // SAFETY: the caller has AVX-512, and 32 bytes at either place.
+        unsafe {
+            let first = _mm512_castsi256_si512(_mm256_loadu_si256(first.cast()));
+            Self(_mm512_inserti64x4::<1>(
+                first,
+                _mm256_loadu_si256(second.cast()),
+            ))
+        }
+    }
+
+    /// The floats whose bits these are.
+    #[inline(always)]
+    pub(super) unsafe fn into_sums(self) -> __m512 {
+        // SAFETY: the caller has AVX-512.
+        unsafe { _mm512_castsi512_ps(self.0) }
+    }
 }
 
 impl Vector<LANES> for Avx512 {

@@ -28,7 +28,7 @@ const PASS: usize = 256;
 /// Bytes of the transposed weights of a slice, at 64-byte vectors.
 pub(super) const WEIGHTS_BYTES: usize = VECTORS * 16 * MOST_COLUMNS;
 
-/// Bytes of two units' totals in tile registers: see `amx`.
+/// Bytes of two units' totals in tile registers: see `amx::many_rows`.
 pub(super) const TOTALS_BYTES: usize = 2 * 4 * 1024;
 
 /// Sums of a pass, at vectors of 16 lanes.
@@ -50,7 +50,7 @@ pub(super) struct Slice<'a> {
     sums: *mut f32,
     /// First row of the pass.
     pass: usize,
-    /// Totals of two units, if tiles are in registers of their own: see `amx`.
+    /// Totals of two units, if tiles are in registers of their own: see `amx::many_rows`.
     pub(super) totals: *mut i8,
     /// Weights of the next outputs, to prefetch: `lines` cache lines per block cover all of them.
     ahead: Range<*const i8>,

@@ -10,7 +10,8 @@
 //! product of both scales, and a centre is multiplied by the sum of its group and added behind the total.
 //!
 //! Weights are matrix rows as in the file. One row of activations is multiplied at the rate of reading memory
-//! (`one_row`); for a few rows, weights are transposed in registers (`few_rows`), for many, into a buffer (`chunk`).
+//! (`one_row`); for a few rows, weights are transposed in registers (`few_rows`), for many, into a buffer (`chunk`). By AMX
+//! (`amx`) they are transposed for many rows alone.
 
 #![allow(unsafe_code, reason = "intrinsics and rows of mapped files")]
 
@@ -134,6 +135,21 @@ impl IntegerProduct {
         Operand::new(self.form, self.operand_rows, self.operand).starting_at(self.first_row)
     }
 
+    /// The product of some of the rows.
+    fn part(&self, rows: Range<usize>) -> Self {
+        let residual = self.residual.map(|residual| Residual {
+            from: residual.from.wrapping_add(rows.start * residual.stride),
+            ..residual
+        });
+        Self {
+            first_row: self.first_row + rows.start,
+            rows: rows.len(),
+            residual,
+            out: self.out.wrapping_add(rows.start * self.out_stride),
+            ..*self
+        }
+    }
+
     /// Bytes per matrix row.
     #[inline(always)]
     fn row_bytes(&self) -> usize {
@@ -238,9 +254,9 @@ pub(crate) unsafe fn integer_product(
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Amx if product.rows > FEW_ROWS => amx::product(product, outputs, panel),
+            Isa::Avx512Amx => amx::product(product, outputs, panel),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Amx | Isa::Avx512Vnni => {
+            Isa::Avx512Vnni => {
                 by::<avx512::Avx512, { avx512::LANES }>(product, outputs, panel);
             }
             #[cfg(target_arch = "x86_64")]

@@ -178,10 +178,13 @@ impl LlamaCpp {
 /// bytes and leaves the writes of the others out, and every program ends by SIGSEGV on a CPU with AMX.
 fn keep_tile_configuration(sources: &Path) -> Result<()> {
     let file = sources.join("vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp");
-    let source = fs::read_to_string(&file)
-        .with_context(|| format!("cannot read `{}`", file.display()))?;
+    let source =
+        fs::read_to_string(&file).with_context(|| format!("cannot read `{}`", file.display()))?;
     let load = "_tile_loadconfig(&tc);";
-    let kept = source.replace(load, &format!(r#"__asm__ volatile("" : : "m"(tc)); {load}"#));
+    let kept = source.replace(
+        load,
+        &format!(r#"__asm__ volatile("" : : "m"(tc)); {load}"#),
+    );
     fs::write(&file, kept).with_context(|| format!("cannot write `{}`", file.display()))
 }
 

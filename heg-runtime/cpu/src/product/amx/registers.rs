@@ -1,16 +1,15 @@
-//! Tile registers: 0 to 3 hold totals, 4 and 5 rows of digits, 6 and 7 a group of weights.
+//! Tile registers: 0 to 3 hold totals, 4 and 5 rows of bytes, and 6 and 7 the columns that these are multiplied with, in quads
+//! of their depth.
 //!
 //! Instructions are written out, since their intrinsics are not stable. Registers keep what they have from one function to the
 //! next: the compiler itself uses none of them.
 
 use std::arch::asm;
 
-use crate::product::operand::{GROUP, QUADS};
-
 /// Most rows of a register.
 pub(super) const ROWS: usize = 16;
 
-/// Bytes of a row of totals or weights.
+/// Bytes of a row of totals or quads.
 pub(super) const LINE: usize = 64;
 
 /// Bytes of a register.
@@ -29,12 +28,12 @@ struct Shapes {
     rows: [u8; 16],
 }
 
-/// Gives all registers their shapes, for `rows` of digits, and zeros.
+/// Gives all registers their shapes, for `rows` of `depth` bytes by 16 columns, and zeros.
 ///
 /// # Safety
 ///
-/// The machine has AMX, and `rows` are from 1 to [`ROWS`].
-pub(super) unsafe fn configure(rows: usize) {
+/// The machine has AMX, `rows` are from 1 to [`ROWS`], and `depth` is a multiple of 4 up to [`LINE`].
+pub(super) unsafe fn configure(rows: usize, depth: usize) {
     let mut shapes = Shapes {
         palette: 1,
         start_row: 0,
@@ -45,8 +44,8 @@ pub(super) unsafe fn configure(rows: usize) {
     for register in 0..8 {
         let (rows, row_bytes) = match register {
             0..4 => (rows, LINE),
-            4..6 => (rows, GROUP),
-            _ => (QUADS, LINE),
+            4..6 => (rows, depth),
+            _ => (depth / 4, LINE),
         };
         shapes.rows[register] = rows as u8;
         shapes.row_bytes[register] = row_bytes as u16;
@@ -80,18 +79,18 @@ pub(super) unsafe fn release() {
     }
 }
 
-/// Sets a register of totals to the product of rows of digits, `digits_stride` bytes apart, and a group of weights, whose quads
-/// are `weights_stride` bytes apart. Registers 1 and 3 have the digits of the one before them.
+/// Sets a register of totals to the product of rows, `row_stride` bytes apart, and columns, whose quads are `quad_stride` bytes
+/// apart. Registers 1 and 3 have the rows of the one before them.
 ///
 /// # Safety
 ///
 /// The registers have their shapes, and memory the rows and quads.
 #[inline(always)]
 pub(super) unsafe fn multiply<const REGISTER: usize>(
-    digits: *const i8,
-    digits_stride: usize,
-    weights: *const i8,
-    weights_stride: usize,
+    rows: *const i8,
+    row_stride: usize,
+    quads: *const i8,
+    quad_stride: usize,
 ) {
     macro_rules! load {
         ($from:ident, $stride:ident, $to:tt) => {
@@ -105,11 +104,11 @@ pub(super) unsafe fn multiply<const REGISTER: usize>(
         };
     }
     macro_rules! multiply {
-        ($digits:tt, $weights:tt, $totals:tt) => {{
-            load!(weights, weights_stride, $weights);
+        ($rows:tt, $quads:tt, $totals:tt) => {{
+            load!(quads, quad_stride, $quads);
             asm!(
                 concat!("tilezero ", $totals),
-                concat!("tdpbssd ", $totals, ", ", $digits, ", ", $weights),
+                concat!("tdpbssd ", $totals, ", ", $rows, ", ", $quads),
                 out($totals) _,
                 options(nostack, nomem, preserves_flags),
             )
@@ -119,12 +118,12 @@ pub(super) unsafe fn multiply<const REGISTER: usize>(
     unsafe {
         match REGISTER {
             0 => {
-                load!(digits, digits_stride, "tmm4");
+                load!(rows, row_stride, "tmm4");
                 multiply!("tmm4", "tmm6", "tmm0");
             }
             1 => multiply!("tmm4", "tmm7", "tmm1"),
             2 => {
-                load!(digits, digits_stride, "tmm5");
+                load!(rows, row_stride, "tmm5");
                 multiply!("tmm5", "tmm6", "tmm2");
             }
             _ => multiply!("tmm5", "tmm7", "tmm3"),
@@ -132,18 +131,18 @@ pub(super) unsafe fn multiply<const REGISTER: usize>(
     }
 }
 
-/// Stores a register of totals at its place in those of all.
+/// Stores a register of totals, row after row.
 ///
 /// # Safety
 ///
-/// The register has its shape, and `totals` room for all.
+/// The register has its shape, and `totals` room for it.
 #[inline(always)]
 pub(super) unsafe fn store<const REGISTER: usize>(totals: *mut i8) {
     macro_rules! store {
         ($totals:tt) => {
             asm!(
                 concat!("tilestored [{to} + {line}], ", $totals),
-                to = in(reg) totals.wrapping_add(REGISTER * REGISTER_BYTES),
+                to = in(reg) totals,
                 line = in(reg) LINE,
                 options(nostack, preserves_flags),
             )

@@ -118,6 +118,9 @@ impl<const DIGITS: usize, const MOST_ROWS: usize> Slice<'_, DIGITS, MOST_ROWS> {
     /// Columns of weights in a unit, and so the bytes of a register's rows.
     const DEPTH: usize = GROUP * Self::GROUPS;
 
+    /// Bytes of a digit of a unit.
+    const DIGIT: usize = QUADS * Self::GROUPS * LINE;
+
     /// Most blocks. Measured, of 8 to 32: with weights in memory, 16 tokens by the 1B shape take 54 ms by 32 and 58 by 16.
     const BLOCKS: usize = 32 / DIGITS;
 
@@ -128,9 +131,6 @@ impl<const DIGITS: usize, const MOST_ROWS: usize> Slice<'_, DIGITS, MOST_ROWS> {
         assert!(PASS * MOST_ROWS <= chunk::SUMS);
         assert!(2 * DIGITS * REGISTER_BYTES <= chunk::TOTALS_BYTES);
     }
-
-    /// Bytes of a digit of a unit.
-    const DIGIT: usize = QUADS * Self::GROUPS * LINE;
 
     /// Transposes the digits of the slice to columns, and spreads scales over the lanes of totals. Rows behind the last are
     /// zeros.

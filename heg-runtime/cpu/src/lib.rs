@@ -32,6 +32,7 @@ mod placement;
 mod platform;
 #[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]
 mod pool;
+mod prefetch;
 mod product;
 mod rests;
 mod revision;

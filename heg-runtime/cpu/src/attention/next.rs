@@ -3,6 +3,7 @@
 
 use super::KvElement;
 use super::block::HeadRows;
+use crate::prefetch::prefetch_later;
 use std::ops::Range;
 
 /// Bytes of a cache line.
@@ -71,7 +72,7 @@ impl Next {
         }
         for rows in [self.keys, self.values] {
             let row = self.tokens.start * rows.stride_bytes;
-            prefetch(rows.start.wrapping_add(row + self.byte));
+            prefetch_later(rows.start.wrapping_add(row + self.byte));
         }
         self.byte += LINE_BYTES;
         if self.byte >= self.row_bytes {
@@ -79,17 +80,4 @@ impl Next {
             self.tokens.start += 1;
         }
     }
-}
-
-/// Prefetches a cache line into the level-2 cache.
-#[inline(always)]
-fn prefetch(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a prefetch of any address faults nowhere.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
 }

@@ -160,16 +160,3 @@ pub(crate) unsafe fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         }
     }
 }
-
-/// Prefetches the cache line of an address, which need not be readable.
-#[inline(always)]
-pub(crate) fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every machine of this architecture has the instruction, and it faults nowhere.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}

@@ -1,10 +1,10 @@
 //! Products of many rows.
 
 use super::nibbles::{self, Spread};
-use super::operand::{BLOCK, GROUP, Operand, QUADS};
-use super::prefetch::prefetch_later;
+use super::operand::{BLOCK, GROUP, GROUPS, Operand, QUADS};
 use super::vector::{Kernels, Vector, finish};
 use super::{IntegerProduct, Scaling, Scratch, few_rows};
+use crate::prefetch::prefetch_later;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -391,7 +391,7 @@ unsafe fn of_form<
         let mut weights = slice.weights;
         for block in slice.blocks.clone() {
             slice.prefetch(block - slice.blocks.start);
-            for group in 0..BLOCK / GROUP {
+            for group in 0..GROUPS {
                 let place = Place {
                     block,
                     row,

@@ -1,9 +1,9 @@
 //! Products of a few rows.
 
 use super::operand::{BLOCK, GROUP, Operand, QUADS};
-use super::prefetch::prefetch;
 use super::vector::{Kernels, Vector, finish};
 use super::{IntegerProduct, Scaling, Scratch, nibbles};
+use crate::prefetch::prefetch;
 use std::ops::Range;
 
 /// Most rows for which this kernel is the fastest: measured.

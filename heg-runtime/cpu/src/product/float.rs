@@ -9,7 +9,8 @@
 use super::{Affine, Residual};
 use crate::Isa;
 use crate::lanes::elements::Element;
-use crate::lanes::{self, Kernel, LANES, Lanes, prefetch};
+use crate::lanes::{self, Kernel, LANES, Lanes};
+use crate::prefetch::prefetch;
 use std::ops::Range;
 
 /// Bytes of a cache line.

@@ -26,7 +26,6 @@ mod nibbles;
 mod one_row;
 mod operand;
 mod portable;
-mod prefetch;
 #[cfg(test)]
 mod tests;
 mod vector;

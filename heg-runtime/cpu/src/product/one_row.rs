@@ -1,9 +1,9 @@
 //! The product of one row, at the rate of reading memory.
 
 use super::operand::{BLOCK, GROUP};
-use super::prefetch::prefetch;
 use super::vector::{Vector, finish};
 use super::{IntegerProduct, Scaling, Scratch, nibbles};
+use crate::prefetch::prefetch;
 use std::ops::Range;
 
 /// Vectors whose groups are summed together.

@@ -9,6 +9,9 @@ pub(super) const QUADS: usize = GROUP / 4;
 /// Columns per block, two groups: the digits of one row and block fill a cache line.
 pub(super) const BLOCK: usize = 64;
 
+/// Groups per block.
+pub(super) const GROUPS: usize = BLOCK / GROUP;
+
 /// Base of the digits of a 16-bit activation. A digit is thus never −128, which AVX2's `vpsignb` could not negate.
 pub(super) const BASE: i32 = 255;
 
@@ -73,7 +76,7 @@ impl Rounded {
             WeightKind::Bytes => size_of::<f32>() + size_of::<i32>(),
             WeightKind::Nibbles => 2 * size_of::<f32>() + size_of::<i32>(),
         };
-        let block = BLOCK * self.digits() + BLOCK / GROUP * of_group;
+        let block = BLOCK * self.digits() + GROUPS * of_group;
         rows * (self.blocks() * block + size_of::<f32>())
     }
 }
@@ -96,8 +99,8 @@ impl Operand {
     pub(super) fn new(form: Rounded, rows: usize, bits: *const u8) -> Self {
         let lines = rows * form.blocks();
         let scales = bits.wrapping_add(lines * form.digits() * BLOCK);
-        let offsets = scales.wrapping_add(lines * BLOCK / GROUP * size_of::<f32>());
-        let sums = offsets.wrapping_add(lines * BLOCK / GROUP * size_of::<i32>());
+        let offsets = scales.wrapping_add(lines * GROUPS * size_of::<f32>());
+        let sums = offsets.wrapping_add(lines * GROUPS * size_of::<i32>());
         let group_sums = sums.wrapping_add(rows * size_of::<f32>());
         Self {
             digits: bits.cast(),
@@ -112,7 +115,7 @@ impl Operand {
 
     /// The rows from `first` on.
     pub(super) fn starting_at(self, first: usize) -> Self {
-        let groups = first * (BLOCK / GROUP);
+        let groups = first * GROUPS;
         Self {
             digits: self.digits.wrapping_add(first * self.digit_count * BLOCK),
             scales: self.scales.wrapping_add(groups),
@@ -133,22 +136,21 @@ impl Operand {
     /// Scales of a row in a block.
     #[inline(always)]
     pub(super) fn scales(&self, block: usize, row: usize) -> *const f32 {
-        self.scales
-            .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
+        self.scales.wrapping_add((block * self.rows + row) * GROUPS)
     }
 
     /// Offsets of a row in a block.
     #[inline(always)]
     pub(super) fn offsets(&self, block: usize, row: usize) -> *const i32 {
         self.offsets
-            .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
+            .wrapping_add((block * self.rows + row) * GROUPS)
     }
 
     /// Group sums of a row in a block, for operands of nibbles.
     #[inline(always)]
     pub(super) fn group_sums(&self, block: usize, row: usize) -> *const f32 {
         self.group_sums
-            .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
+            .wrapping_add((block * self.rows + row) * GROUPS)
     }
 
     /// Sum of a row.
@@ -198,7 +200,7 @@ unsafe fn round_for<const DIGITS: usize, const NIBBLES: bool>(
 ) {
     let operand = Operand::new(form, rows, operand);
     let mut sum = 0.0_f32;
-    for group in 0..form.blocks() * (BLOCK / GROUP) {
+    for group in 0..form.blocks() * GROUPS {
         let (block, half) = (group / 2, group % 2);
         let mut elements = [0.0; GROUP];
         let present = form.width.saturating_sub(group * GROUP).min(GROUP);

@@ -11,9 +11,9 @@ use std::arch::x86_64::*;
 use std::ops::{Range, RangeInclusive};
 
 use super::registers::{self, LINE, REGISTER_BYTES, ROWS};
+use crate::prefetch::prefetch;
 use crate::product::avx512::{Avx512, LANES};
-use crate::product::operand::{BLOCK, Bits, GROUP, Operand, QUADS};
-use crate::product::prefetch::prefetch;
+use crate::product::operand::{BLOCK, Bits, GROUP, GROUPS, Operand, QUADS};
 use crate::product::vector::{Vector, finish};
 use crate::product::{IntegerProduct, Scaling, Scratch, chunk, nibbles};
 
@@ -113,7 +113,7 @@ impl<const DIGITS: usize, const MOST_ROWS: usize> Slice<'_, DIGITS, MOST_ROWS> {
     const GROUPS: usize = ROWS / MOST_ROWS;
 
     /// Units of a block.
-    const UNITS: usize = BLOCK / GROUP / Self::GROUPS;
+    const UNITS: usize = GROUPS / Self::GROUPS;
 
     /// Columns of weights in a unit, and so the bytes of a register's rows.
     const DEPTH: usize = GROUP * Self::GROUPS;
@@ -127,7 +127,7 @@ impl<const DIGITS: usize, const MOST_ROWS: usize> Slice<'_, DIGITS, MOST_ROWS> {
     /// Asserts that scratch memory has room for a slice.
     const fn assert_scratch() {
         assert!(Self::BLOCKS * Self::UNITS * DIGITS * Self::DIGIT <= chunk::WEIGHTS_BYTES);
-        assert!(Self::BLOCKS * BLOCK / GROUP * LANES <= nibbles::SPREAD);
+        assert!(Self::BLOCKS * GROUPS * LANES <= nibbles::SPREAD);
         assert!(PASS * MOST_ROWS <= chunk::SUMS);
         assert!(2 * DIGITS * REGISTER_BYTES <= chunk::TOTALS_BYTES);
     }
@@ -164,8 +164,8 @@ impl<const DIGITS: usize, const MOST_ROWS: usize> Slice<'_, DIGITS, MOST_ROWS> {
                         quads.store(self.scratch.weights.add(place));
                     }
                 }
-                for group in 0..BLOCK / GROUP {
-                    let to = (index * (BLOCK / GROUP) + group) * LANES;
+                for group in 0..GROUPS {
+                    let to = (index * GROUPS + group) * LANES;
                     let scales = Self::scales(&operand, block, group, rows);
                     Avx512::store_sums(scales, self.scratch.spread.add(to), LANES);
                 }
@@ -180,13 +180,12 @@ impl<const DIGITS: usize, const MOST_ROWS: usize> Slice<'_, DIGITS, MOST_ROWS> {
     /// The operand has the block and rows.
     #[inline(always)]
     unsafe fn scales(operand: &Operand, block: usize, group: usize, rows: usize) -> __m512 {
-        const STRIDE: usize = BLOCK / GROUP;
         let from = operand.scales(block, 0);
         let mut places = [0; LANES];
         for (lane, place) in places.iter_mut().enumerate() {
-            *place = (lane % MOST_ROWS * STRIDE + group) as i32;
+            *place = (lane % MOST_ROWS * GROUPS + group) as i32;
         }
-        let all = rows * STRIDE;
+        let all = rows * GROUPS;
         // SAFETY: the caller has AVX-512, and the operand the scales of `rows` rows, one after another.
         unsafe {
             let low = Avx512::load_sums(from, all.min(LANES));

@@ -9,10 +9,10 @@ use std::arch::x86_64::__m512;
 use std::ops::Range;
 
 use super::registers::{self, LINE, REGISTER_BYTES, ROWS, TOTALS};
-use crate::lanes::prefetch;
+use crate::prefetch::prefetch;
 use crate::product::avx512::{Avx512, LANES};
 use crate::product::chunk::{self, Bytes, Form, Place, Slice, Tiling, VECTORS};
-use crate::product::operand::{BLOCK, Bits, GROUP, Operand, QUADS};
+use crate::product::operand::{BLOCK, Bits, GROUP, GROUPS, Operand, QUADS};
 use crate::product::vector::{Vector, finish};
 use crate::product::{IntegerProduct, Scratch};
 
@@ -26,9 +26,6 @@ const QUARTER: usize = ROWS / TOTALS;
 const UNIT_BYTES: usize = TOTALS * REGISTER_BYTES;
 
 const _: () = assert!(chunk::TOTALS_BYTES == 2 * UNIT_BYTES);
-
-/// Groups of a block.
-const GROUPS: usize = BLOCK / GROUP;
 
 /// Computes `outputs` of all rows.
 ///
@@ -306,7 +303,7 @@ impl<F: Form, const DIGITS: usize> Steps<'_, F, DIGITS> {
         };
         for row in REGISTER * QUARTER..(REGISTER + 1) * QUARTER {
             let line = row * DIGITS + unit.group;
-            prefetch(next.wrapping_add(line * BLOCK).cast());
+            prefetch(next.wrapping_add(line * BLOCK));
         }
         let digits = self.operand.digits(unit.block, self.first_row);
         let digits = digits.wrapping_add(digit * BLOCK + group * GROUP);

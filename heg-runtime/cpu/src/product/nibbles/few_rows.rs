@@ -3,10 +3,10 @@
 use super::super::chunk::{Form, Place};
 use super::super::few_rows::{dots, transposed};
 use super::super::operand::{BLOCK, GROUP, Operand, QUADS};
-use super::super::prefetch::prefetch;
 use super::super::vector::{Vector, finish};
 use super::super::{IntegerProduct, Scratch};
 use super::{Grouped, SLICE, Spread};
+use crate::prefetch::prefetch;
 use std::ops::Range;
 
 /// Prefetch distance in bytes of every matrix row. Chosen: as for 8-bit weights.

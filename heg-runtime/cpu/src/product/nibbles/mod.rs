@@ -9,10 +9,10 @@ mod one_row;
 
 use super::chunk::{Form, Place, VECTORS};
 use super::few_rows::transposed;
-use super::operand::{BLOCK, GROUP, Operand, QUADS};
-use super::prefetch::prefetch;
+use super::operand::{BLOCK, GROUP, GROUPS, Operand, QUADS};
 use super::vector::Vector;
 use super::{IntegerProduct, Scratch};
+use crate::prefetch::prefetch;
 pub(super) use few_rows::few_rows;
 use half::f16;
 pub(super) use one_row::one_row;
@@ -121,7 +121,7 @@ impl Grouped {
                     let mut rows = [V::zero(); LANES];
                     for (index, row) in rows.iter_mut().enumerate().take(outputs.len()) {
                         let from = from.wrapping_add(index * in_row + group);
-                        prefetch(from.wrapping_add(LANES * in_row).cast());
+                        prefetch(from.wrapping_add(LANES * in_row));
                         *row = V::load_f16(from, left);
                     }
                     for (index, lanes) in V::transpose(rows).into_iter().enumerate() {
@@ -187,7 +187,7 @@ impl Form for Spread {
             group,
             vector,
         } = place;
-        let of_weights = (block * (BLOCK / GROUP) + group - self.before) >> self.shift;
+        let of_weights = (block * GROUPS + group - self.before) >> self.shift;
         let at = of_weights * self.stride + vector * LANES;
         // SAFETY: the operand has the place, and the group's scales and centres are spread at `at`.
         unsafe {

@@ -3,10 +3,10 @@
 use super::super::chunk::{Form, Place};
 use super::super::one_row::AHEAD;
 use super::super::operand::{BLOCK, GROUP};
-use super::super::prefetch::prefetch;
 use super::super::vector::{Vector, finish};
 use super::super::{IntegerProduct, Scratch};
 use super::{Grouped, SLICE, Spread};
+use crate::prefetch::prefetch;
 use std::ops::Range;
 
 /// Computes `outputs` of a call of one row, as [`super::super::one_row`] does: for each matrix row the totals of as

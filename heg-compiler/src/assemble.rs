@@ -224,7 +224,6 @@ impl<'a> Assembly<'a> {
             rope: used.rope.as_deref().map(|name| rope_ids[name]),
             answer: Some(answer.id),
         };
-        let added = |param: Option<&Param>| param.map(|param| ids[&param.source]);
         let (heg, answers) = (&self.plan.heg, &parts.answers);
         let layers = heg
             .layers
@@ -248,12 +247,7 @@ impl<'a> Assembly<'a> {
             revision: MANIFEST_REVISION,
             model: model_of(self.plan, name, &parts.params),
             text: parts.text,
-            embedding: Embedding {
-                table: WeightId(0),
-                scale: self.plan.embedding_scale,
-                positions: added(self.plan.embedding.positions.as_ref()),
-                token_types: added(self.plan.embedding.token_types.as_ref()),
-            },
+            embedding: embedding_of(self.plan, &ids),
             vectors: parts.vectors,
             rope: parts.rope.into_values().collect(),
             weights,
@@ -288,6 +282,17 @@ impl<'a> Assembly<'a> {
             source: stored.source,
         });
         weights.collect()
+    }
+}
+
+/// The table of the first layer's rows, and the tables that are added to it.
+fn embedding_of(plan: &Plan, ids: &BTreeMap<WeightSource, WeightId>) -> Embedding {
+    let added = |param: Option<&Param>| param.map(|param| ids[&param.source]);
+    Embedding {
+        table: WeightId(0),
+        scale: plan.embedding_scale,
+        positions: added(plan.embedding.positions.as_ref()),
+        token_types: added(plan.embedding.token_types.as_ref()),
     }
 }
 

@@ -107,11 +107,7 @@ impl<'a> Builder<'a> {
                 groups,
                 ..
             } => {
-                let groups = groups.as_ref().map_or(Ok(1), |g| self.scope.count(g))?;
-                if !width.is_multiple_of(groups) {
-                    let nearest = (width / groups).max(1) * groups;
-                    return Err(self.width_error(name, nearest, width));
-                }
+                let groups = self.groups(name, groups.as_ref(), width)?;
                 let op = Op::RmsNorm {
                     weight: self.vector(name, "weight", weight, width / groups)?,
                     eps: self.scope.positive(eps)? as f32,
@@ -195,6 +191,18 @@ impl<'a> Builder<'a> {
                 })
         };
         op.inputs().into_iter().map(find).collect()
+    }
+
+    /// Number of groups of a norm, which divides the width; one if it is not given.
+    fn groups(&self, name: &str, groups: Option<&Expr>, width: u32) -> Result<u32, CompileError> {
+        let groups = groups.map_or(Ok(1), |groups| self.scope.count(groups))?;
+        match width.is_multiple_of(groups) {
+            true => Ok(groups),
+            false => {
+                let nearest = (width / groups).max(1) * groups;
+                Err(self.width_error(name, nearest, width))
+            }
+        }
     }
 
     fn linear(&self, name: &str, op: &SpecOp, width: u32, out: u32) -> Result<Op, CompileError> {

@@ -6,14 +6,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use heg_artifacts::manifest::Role;
+use heg_artifacts::manifest::{Parameter, Role};
 use heg_artifacts::program::{
     Attention, BufferId, ParameterId, Part, Step, StepPhase, scratch_width,
 };
 
 use crate::attention::{self, AttentionCall, AttentionItem, AttentionItems, KvElement, Tree};
 use crate::cache_form::CacheForm;
-use crate::call::CpuCall;
+use crate::call::{CpuCall, WeightBytes};
 use crate::device::{Address, PerThread};
 use crate::division::{AREAS, Area, Division, SIDES, WorkItem, index};
 use crate::error::CpuError;
@@ -236,6 +236,14 @@ impl Execution<'_> {
         Err(bug!("a thread took a piece that the product does not have").into())
     }
 
+    /// The weight of a part.
+    fn weight(&self, part: &Part) -> Result<(&Parameter, WeightBytes<'_>), Bug> {
+        let number = part.weight.0 as usize;
+        let parameter = self.kernel.parameters.get(number);
+        let weight = parameter.zip(self.call.weights.get(number).copied());
+        weight.ok_or_else(|| bug!("a product has no weight"))
+    }
+
     /// Columns of a part's matrix.
     pub(crate) fn columns(&self, part: &Part) -> usize {
         let parameter = self.kernel.parameters.get(part.weight.0 as usize);
@@ -251,10 +259,7 @@ impl Execution<'_> {
         outputs: Range<usize>,
         tokens: Range<usize>,
     ) -> Result<(), Bug> {
-        let number = part.weight.0 as usize;
-        let weight = self.kernel.parameters.get(number);
-        let weight = weight.zip(self.call.weights.get(number));
-        let (parameter, weight) = weight.ok_or_else(|| bug!("a product has no weight"))?;
+        let (parameter, weight) = self.weight(part)?;
         let first_row = tokens.start;
         let out = self.strided(part.out)?.starting_at(first_row);
         let local = self.local(thread)?;
@@ -282,15 +287,11 @@ impl Execution<'_> {
                 unsafe { integer_product(self.isa, &product, outputs, &mut local.get().panel) };
             }
             (Some(Layout::Plain(first)), scaling) => {
-                let affine = match scaling {
-                    Some(Scaling::Rows(affine)) => Some(affine),
-                    Some(Scaling::Groups(_)) | None => None,
-                };
                 let (width, x) = (self.kernel.width(x), self.plain(*first, x, first_row));
                 let product = FloatProduct {
                     weights: weight.values.as_ptr(),
                     element: Element::of(parameter.element).unwrap_or(Element::F32),
-                    affine,
+                    affine: scaling.and_then(Scaling::of_rows),
                     width,
                     x: x.first.cast_const(),
                     x_stride: x.stride,

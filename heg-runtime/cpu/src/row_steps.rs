@@ -40,9 +40,41 @@ impl Execution<'_> {
         done.ok_or_else(|| bug!("a step has no row, or is none on single rows"))
     }
 
+    /// [`row_step`](Self::row_step); `None` if a row is missing, or the step is none on single rows.
     fn try_row_step(&self, thread: usize, step: &Step, row: usize) -> Option<()> {
-        let input = |id| self.input_row(id, row);
-        let width = |id| self.kernel.width(id);
+        match step {
+            Step::RmsNorm { .. } | Step::LayerNorm { .. } => self.norm(thread, step, row),
+            // A factor of one changes no number.
+            Step::Copy { x, out } => self.scaled(thread, row, *x, 1.0, *out),
+            Step::Scale { x, factor, out } => self.scaled(thread, row, *x, *factor, *out),
+            Step::Rope {
+                x,
+                heads,
+                rotated,
+                out,
+            } => {
+                let (from, cos) = (self.input_row(*x, row)?, self.rotary_row(Role::Cos, row)?);
+                let sin = self.rotary_row(Role::Sin, row)?;
+                self.stored(thread, *out, row, |out| Rope {
+                    x: from,
+                    cos,
+                    sin,
+                    heads: *heads as usize,
+                    head_dim: self.kernel.width(*x) / (*heads as usize).max(1),
+                    rotated: *rotated as usize,
+                    out,
+                })
+            }
+            Step::Activated { .. }
+            | Step::Gated { .. }
+            | Step::Add { .. }
+            | Step::SoftCap { .. } => self.elementwise(thread, step, row),
+            Step::Product { .. } | Step::Attention { .. } => None,
+        }
+    }
+
+    /// Runs a norm on one row.
+    fn norm(&self, thread: usize, step: &Step, row: usize) -> Option<()> {
         match step {
             Step::RmsNorm {
                 x,
@@ -52,11 +84,11 @@ impl Execution<'_> {
                 groups,
                 out,
             } => {
-                let (from, weight) = (input(*x)?, self.vector(*weight).ok()?);
+                let (from, weight) = (self.input_row(*x, row)?, self.vector(*weight).ok()?);
                 self.stored(thread, *out, row, |out| RmsNorm {
                     x: from,
                     weight,
-                    width: width(*x),
+                    width: self.kernel.width(*x),
                     groups: *groups as usize,
                     eps: *eps,
                     offset: *offset,
@@ -70,39 +102,27 @@ impl Execution<'_> {
                 eps,
                 out,
             } => {
-                let (from, weight) = (input(*x)?, self.vector(*weight).ok()?);
+                let (from, weight) = (self.input_row(*x, row)?, self.vector(*weight).ok()?);
                 let bias = bias.map(|bias: ParameterId| self.vector(bias));
                 let bias = bias.transpose().ok()?;
                 self.stored(thread, *out, row, |out| LayerNorm {
                     x: from,
                     weight,
                     bias,
-                    width: width(*x),
+                    width: self.kernel.width(*x),
                     eps: *eps,
                     out,
                 })
             }
-            // A factor of one changes no number.
-            Step::Copy { x, out } => self.scaled(thread, row, *x, 1.0, *out),
-            Step::Scale { x, factor, out } => self.scaled(thread, row, *x, *factor, *out),
-            Step::Rope {
-                x,
-                heads,
-                rotated,
-                out,
-            } => {
-                let (from, cos) = (input(*x)?, self.rotary_row(Role::Cos, row)?);
-                let sin = self.rotary_row(Role::Sin, row)?;
-                self.stored(thread, *out, row, |out| Rope {
-                    x: from,
-                    cos,
-                    sin,
-                    heads: *heads as usize,
-                    head_dim: width(*x) / (*heads as usize).max(1),
-                    rotated: *rotated as usize,
-                    out,
-                })
-            }
+            _ => None,
+        }
+    }
+
+    /// Runs a step on one row whose outputs follow from the inputs at the same place.
+    fn elementwise(&self, thread: usize, step: &Step, row: usize) -> Option<()> {
+        let input = |id| self.input_row(id, row);
+        let width = |id| self.kernel.width(id);
+        match step {
             Step::Activated { x, activation, out } => {
                 let from = input(*x)?;
                 self.stored(thread, *out, row, |to| Activated {
@@ -146,7 +166,7 @@ impl Execution<'_> {
                     out: to,
                 })
             }
-            Step::Product { .. } | Step::Attention { .. } => None,
+            _ => None,
         }
     }
 

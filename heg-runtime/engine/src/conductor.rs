@@ -9,7 +9,6 @@ use heg_spec::{Policy, bug};
 
 use super::baked::BakedStates;
 use super::descents::AllDescents;
-use super::device_turns::DeviceTurns;
 use super::flash::Outbox;
 use super::health::{LostLane, Pulse};
 use super::held::Held;
@@ -75,6 +74,19 @@ pub(super) struct Room {
     pub(super) reclaim: Reclaim,
 }
 
+impl Room {
+    /// The room of an engine whose kernels of any shape this executor runs.
+    fn of(dynamic: &Executor, padding_rows: usize, memory: Memory, reclaim: Reclaim) -> Self {
+        Self {
+            widths: dynamic.widths(),
+            home: dynamic.home(),
+            padding_rows,
+            memory,
+            reclaim,
+        }
+    }
+}
+
 impl Conductor {
     /// Begins to prepare the kernels of every lane.
     pub(super) fn new(
@@ -88,58 +100,38 @@ impl Conductor {
         let loader = Arc::new(loader);
         let plan = LanePlan::of(&loader, policy, &options, &*machine)?;
         let executors = plan.executors(&loader)?;
-        let Some((_, dynamic)) = executors.last() else {
-            return Err(bug!("a machine has no lane").into());
-        };
+        let (_, dynamic) = executors
+            .last()
+            .ok_or_else(|| bug!("a machine has no lane"))?;
+        let prompts = options.turns.prompts();
+        let turns = plan.turns(options.turns);
         let rows = dynamic.options();
         let policy = with_rows(plan.policy, rows.batch, rows.chunk_tokens);
         let (shape, padding_rows) = fitting_all(&executors, dynamic);
-        let manifest = loader.bundle().manifest();
-        let model = ModelShape {
-            layers: manifest.layers.len() as u32,
-            order: dynamic.orders().at(WorkStage::Prefill),
-            chunk_tokens: plan.chunk_tokens as u32,
-            context_tokens: shape.context_tokens as u32,
-            kv_bytes_per_token: dynamic.kv_bytes_per_token()?,
-        };
-        let folder = options.state.clone();
-        let kept = folder
-            .map(|folder| KeptState::new(folder, &loader, shape))
-            .transpose();
+        let model = model_shape(dynamic, plan.chunk_tokens, shape)?;
+        let kept = options.state.clone();
+        let kept = kept.map(|folder| KeptState::new(folder, &loader, shape));
+        let kept = kept.transpose();
         let baked = BakedStates::new(&loader, shape, &options.baked)?;
         let reclaim = Reclaim::start();
-        let room = Room {
-            widths: dynamic.widths(),
-            padding_rows,
-            home: dynamic.home(),
-            memory: Memory::new(
-                dynamic.kv_room().with_shape(shape),
-                options.flash.clone(),
-                kept.as_ref().ok().cloned().flatten().map(Keeper::start),
-                Arc::clone(&machine),
-                reclaim.clone(),
-                told_by_flash(inbox.clone()),
-            ),
-            reclaim,
-        };
+        let memory = Memory::new(
+            dynamic.kv_room().with_shape(shape),
+            options.flash.clone(),
+            kept.as_ref().ok().cloned().flatten().map(Keeper::start),
+            Arc::clone(&machine),
+            reclaim.clone(),
+            told_by_flash(inbox.clone()),
+        );
+        let room = Room::of(dynamic, padding_rows, memory, reclaim);
         let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
         let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
         let descents = descents_of(&executors, baked.as_ref());
-        let prompts = options.turns.prompts();
         let setup = LaneSetup {
             inbox: inbox.clone(),
             drafts: policy.drafts,
-            // Time in which a kernel waits for its turn would be taken for one in which it hangs.
-            turns: match plan.kernels_hang {
-                true => DeviceTurns::default(),
-                false => options.turns,
-            },
+            turns,
         };
-        let mut lanes = [None, None, None];
-        for (lane, executor) in executors {
-            let executor = machine.executor(lane, executor);
-            lanes[lane as usize] = Some(LaneHandle::start(lane, executor, setup.clone()));
-        }
+        let lanes = started(executors, &*machine, &setup);
         let successors = Successors {
             loader: Arc::clone(&loader),
             duties: plan.duties,
@@ -344,6 +336,35 @@ pub(super) fn end_all(
     if farewell == Some(Farewell::LeftBehind) {
         tell("its compiler did not answer", Lane::Npu);
     }
+}
+
+/// The model as the scheduler sees it, with caches of this shape.
+fn model_shape(
+    dynamic: &Executor,
+    chunk_tokens: usize,
+    shape: KvShape,
+) -> Result<ModelShape, EngineError> {
+    Ok(ModelShape {
+        layers: dynamic.manifest().layers.len() as u32,
+        order: dynamic.orders().at(WorkStage::Prefill),
+        chunk_tokens: chunk_tokens as u32,
+        context_tokens: shape.context_tokens as u32,
+        kv_bytes_per_token: dynamic.kv_bytes_per_token()?,
+    })
+}
+
+/// Starts the lane of each executor.
+fn started(
+    executors: Vec<(Lane, Executor)>,
+    machine: &dyn Machine,
+    setup: &LaneSetup,
+) -> [Option<LaneHandle>; Lane::ALL.len()] {
+    let mut lanes = [None, None, None];
+    for (lane, executor) in executors {
+        let executor = machine.executor(lane, executor);
+        lanes[lane as usize] = Some(LaneHandle::start(lane, executor, setup.clone()));
+    }
+    lanes
 }
 
 /// Returns an outbox that tells the conductor the outcome of each transfer to flash.

@@ -6,6 +6,7 @@ use heg_exec::{Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
 use heg_sched::{Lane, MachineFacts, MachineLanes, NoLane, for_machine, prefill_tokens_max};
 use heg_spec::Policy;
 
+use super::device_turns::DeviceTurns;
 use super::drafts::Speculation;
 use super::machine::Machine;
 use super::options::{EngineOptions, Lanes};
@@ -68,6 +69,15 @@ impl LanePlan {
             duties: duties(facts.lanes, options.lanes),
             kernels_hang: facts.kernels_hang,
         })
+    }
+
+    /// The turns that lanes take on the machine's devices: none where kernels may hang, since the time in which one waits for
+    /// its turn would be taken for one in which it hangs.
+    pub(super) fn turns(&self, of_machine: DeviceTurns) -> DeviceTurns {
+        match self.kernels_hang {
+            true => DeviceTurns::default(),
+            false => of_machine,
+        }
     }
 
     /// Begins to prepare the kernels of every lane.

@@ -17,6 +17,7 @@ use crate::descents::Descents;
 use crate::duty::Duty;
 use crate::embedding::{EmbeddingTable, TokenRun};
 use crate::error::ExecError;
+use crate::executor_options::ExecutorOptions;
 use crate::kernels::{KernelNeeds, Kernels};
 use crate::ladder::{Calls, Descent, Ladder};
 use crate::loader::Loader;
@@ -32,32 +33,7 @@ use crate::stage_orders::StageOrders;
 use crate::table::FormTable;
 use crate::unchanged::check_unchanged;
 use crate::verdicts::{Verdicts, file_name};
-use heg_sched::{Class, Launch, Logits, Span, Switching, WorkStage, launches};
-
-/// Options of an executor.
-#[derive(Debug, Clone, Copy)]
-pub struct ExecutorOptions {
-    /// Largest number of tokens in a prefill chunk.
-    pub chunk_tokens: usize,
-    /// Largest number of sequences in a decode batch.
-    pub batch: usize,
-    /// Threads that prepare kernels.
-    pub loader_threads: usize,
-    /// The way of switching kernels that contain their weights between prompts and verification.
-    pub switching: Switching,
-}
-
-impl Default for ExecutorOptions {
-    /// 256 tokens is the chunk of the papers; 32 is the largest decode batch of Agent.xpu §4.5.
-    fn default() -> Self {
-        Self {
-            chunk_tokens: 256,
-            batch: 32,
-            loader_threads: 2,
-            switching: Switching::Resident,
-        }
-    }
-}
+use heg_sched::{Class, Launch, Logits, Span, WorkStage, launches};
 
 /// A sequence with its KV cache.
 pub struct Sequence {
@@ -140,11 +116,7 @@ impl Executor {
         let ladder = loader.ladder().only(duty.roles());
         let ladder = ladder.without(|device| loader.why_lost(device));
         let most = ladder.largest_calls(manifest);
-        let options = ExecutorOptions {
-            chunk_tokens: options.chunk_tokens.clamp(1, most.tokens),
-            batch: options.batch.clamp(1, most.tokens.min(most.rows)),
-            ..options
-        };
+        let options = options.within(most);
         let calls = Calls {
             tokens: options.chunk_tokens.max(options.batch),
             rows: options.batch,
@@ -162,10 +134,7 @@ impl Executor {
         let head_rows = padded(options.batch).max(padding.rows);
         let activations = Arc::new(ActivationRows::new(all_rows, widths, &home)?);
         let scratch = Scratch::new(all_rows, head_rows, widths, &home)?;
-        let verdicts = match loader.cache() {
-            Some(cache) => Verdicts::recall(cache, &verdicts_name(&loader)),
-            None => Verdicts::default(),
-        };
+        let verdicts = known_verdicts(&loader);
         let room = SessionRoom {
             rows,
             batch: options.batch,
@@ -445,6 +414,14 @@ impl Executor {
             });
         }
         Ok(spans)
+    }
+}
+
+/// The verdicts that earlier processes left; none without a cache.
+fn known_verdicts(loader: &Loader) -> Verdicts {
+    match loader.cache() {
+        Some(cache) => Verdicts::recall(cache, &verdicts_name(loader)),
+        None => Verdicts::default(),
     }
 }
 

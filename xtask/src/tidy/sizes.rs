@@ -79,7 +79,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LONG_FILES: usize = 0;
 
 /// Number of functions that are longer. Lower it with each one that is split.
-const LONG_FUNCTIONS: usize = 11;
+const LONG_FUNCTIONS: usize = 0;
 
 /// The documents that everybody reads, and their largest number of lines.
 const DOCUMENTS: [(&str, usize); 2] = [("README.md", 300), ("ARCHITECTURE.md", 350)];

@@ -156,11 +156,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     if let Some(history) = &history {
         engine.recall(ScopeId::default(), history.answers());
     }
-    let tokenizer = match loaded.tokenizer() {
-        Ok(tokenizer) => Some(Arc::new(tokenizer)),
-        Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
-        Err(error) => return Err(error.into()),
-    };
+    let tokenizer = arguments.tokenizer(&loaded)?;
     let conversation = arguments.conversation(&loaded)?;
     let conversation = conversation.as_ref();
     let tokens = || {
@@ -177,13 +173,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         conversation,
         thoughts.as_ref(),
     )?;
-    let (end_tokens, eos_ids) = match arguments.ignore_eos {
-        true => (EndTokens::Ignored, Vec::new()),
-        false => (
-            EndTokens::End,
-            loaded.bundle().manifest().text.eos_ids.clone(),
-        ),
-    };
+    let (end_tokens, eos_ids) = arguments.endings(&loaded);
     let prediction = arguments.prediction(tokenizer.as_deref())?;
     let mut answer = Answer::new(tokenizer, held.syntax, thoughts, &eos_ids, arguments);
     let (prompt_tokens, asked) = (prompt.len(), prompt.clone());
@@ -228,6 +218,26 @@ fn print_losses(status: &Status) {
 }
 
 impl Arguments {
+    /// Reads the bundle's tokenizer; `None` if there is none and the prompt is token ids.
+    fn tokenizer(&self, loaded: &Loaded) -> Result<Option<Arc<Tokenizer>>, RuntimeError> {
+        match loaded.tokenizer() {
+            Ok(tokenizer) => Ok(Some(Arc::new(tokenizer))),
+            Err(RuntimeError::NoText { .. }) if self.prompt.source.prompt_ids.is_some() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the model's end tokens do, and which ones they are if they end the answer.
+    fn endings(&self, loaded: &Loaded) -> (EndTokens, Vec<u32>) {
+        match self.ignore_eos {
+            true => (EndTokens::Ignored, Vec::new()),
+            false => (
+                EndTokens::End,
+                loaded.bundle().manifest().text.eos_ids.clone(),
+            ),
+        }
+    }
+
     /// Reads the file of earlier answers.
     fn past(&self, loaded: &Loaded) -> Result<Option<HistoryFile<'_>>, RuntimeError> {
         let path = self.history.as_deref();

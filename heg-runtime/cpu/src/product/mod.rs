@@ -94,6 +94,14 @@ impl Scaling {
             _ => None,
         }
     }
+
+    /// The dequantisation of rows; `None` if it is one of groups.
+    pub(crate) fn of_rows(self) -> Option<Affine> {
+        match self {
+            Self::Rows(affine) => Some(affine),
+            Self::Groups(_) => None,
+        }
+    }
 }
 
 /// A product of rounded rows with a matrix of integers.

@@ -18,7 +18,7 @@ use super::calibration::Calibrations;
 use super::conductor::{Conductor, Room, end_all};
 use super::descents::AllDescents;
 use super::drafts::Drafting;
-use super::health::Pulse;
+use super::health::{LostLane, Pulse};
 use super::held::Held;
 use super::kept::KeptState;
 use super::lane::LaneHandle;
@@ -132,6 +132,17 @@ fn idle_lanes(present: [bool; 3]) -> Vec<LaneStatus> {
     lanes.map(idle).collect()
 }
 
+/// The status of an engine that has served nothing yet.
+fn first_status(lost: Vec<LostLane>, present: [bool; 3], kv_budget_bytes: u64) -> Status {
+    Status {
+        ready: true,
+        lost,
+        kv_budget_bytes,
+        lanes: idle_lanes(present),
+        ..Status::default()
+    }
+}
+
 impl Serving {
     /// Takes over from the conductor, with the known costs of the machine.
     pub(super) fn new(setup: Conductor, known: Option<AnnotatedCosts>) -> Self {
@@ -158,13 +169,7 @@ impl Serving {
         let manifest = loader.bundle().manifest();
         let present = [0, 1, 2].map(|lane: usize| lanes[lane].is_some());
         let pace = Rc::new(Pace::new(&loader, known, model, present));
-        let status = Status {
-            ready: true,
-            lost,
-            kv_budget_bytes: policy.limits.kv_bytes(),
-            lanes: idle_lanes(present),
-            ..Status::default()
-        };
+        let status = first_status(lost, present, policy.limits.kv_bytes());
         let eos_ids = manifest.text.eos_ids.clone();
         let calibrations = Calibrations::new(policy.drafts.calibration);
         let scheduler = machine.scheduler(policy, Rc::clone(&pace));

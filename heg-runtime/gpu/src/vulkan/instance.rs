@@ -169,12 +169,9 @@ impl Instance {
                     .get_physical_device_features2(handle, &mut wanted)
             };
         }
-        let lacks = match () {
-            () if version < vk::API_VERSION_1_2 => Some("Vulkan 1.2"),
-            () if features.buffer_device_address == 0 => Some("buffer addresses"),
-            () if features.timeline_semaphore == 0 => Some("timeline semaphores"),
-            () if self.compute_family(handle).is_none() => Some("a queue for computing"),
-            () => None,
+        let lacks = match lacked(version, &features) {
+            None if self.compute_family(handle).is_none() => Some("a queue for computing"),
+            lacks => lacks,
         };
         let driver_name = words(driver.driver_name_as_c_str());
         let driver_info = words(driver.driver_info_as_c_str());
@@ -183,11 +180,7 @@ impl Instance {
             name: words(properties.device_name_as_c_str()),
             driver: format!("{driver_name} {driver_info}").trim().to_owned(),
             kind: kind(properties.device_type),
-            api: (
-                vk::api_version_major(version),
-                vk::api_version_minor(version),
-                vk::api_version_patch(version),
-            ),
+            api: numbers(version),
             identity: identity(&id, properties.driver_version),
             cache_owner: CacheOwner {
                 vendor: properties.vendor_id,
@@ -226,6 +219,25 @@ impl Instance {
 /// A text of a driver; empty where it is none.
 fn words(text: Result<&CStr, std::ffi::FromBytesUntilNulError>) -> String {
     text.map_or(String::new(), |text| text.to_string_lossy().into_owned())
+}
+
+/// The numbers of a version of Vulkan.
+fn numbers(version: u32) -> (u32, u32, u32) {
+    (
+        vk::api_version_major(version),
+        vk::api_version_minor(version),
+        vk::api_version_patch(version),
+    )
+}
+
+/// The first thing that programs need and a device of this version, with these features, does not have.
+fn lacked(version: u32, features: &vk::PhysicalDeviceVulkan12Features<'_>) -> Option<&'static str> {
+    match () {
+        () if version < vk::API_VERSION_1_2 => Some("Vulkan 1.2"),
+        () if features.buffer_device_address == 0 => Some("buffer addresses"),
+        () if features.timeline_semaphore == 0 => Some("timeline semaphores"),
+        () => None,
+    }
 }
 
 fn kind(of: vk::PhysicalDeviceType) -> &'static str {

@@ -40,17 +40,11 @@ pub(crate) fn run(_args: &Args) -> Result<()> {
         found.sort();
         findings.extend(found.into_iter().map(|f| f.render(path)));
     }
-    let (too_long, mut notes) = sizes::check(&files);
-    findings.extend(too_long);
-    let (ambiguous, borne) = glossary::check(&files);
-    findings.extend(ambiguous);
-    notes.extend(borne);
+    findings.extend(sizes::check(&files));
+    findings.extend(glossary::check(&files));
     findings.extend(variables::check(&files));
     findings.extend(trees::check(&root)?);
     findings.extend(features::check()?);
-    for note in notes {
-        println!("note: {note}");
-    }
     if findings.is_empty() {
         println!("tidy: {count} files, nothing found");
         return Ok(());

@@ -1,18 +1,11 @@
 //! One name, one meaning: a public type's name is unique in the workspace, so that a reader who sees it in a message or
 //! a signature knows which type is meant.
 
-use super::sizes::hold;
 use super::source::File;
 use std::collections::BTreeMap;
 
-/// Returns findings, and notes on tolerated ones: public types whose names are not unique, and unnecessary exceptions.
-pub(super) fn check(files: &[File]) -> (Vec<String>, Vec<String>) {
-    let (mut findings, mut notes) = (Vec::new(), Vec::new());
-    hold(duplicates(files), DUPLICATES, &mut findings, &mut notes);
-    (findings, notes)
-}
-
-fn duplicates(files: &[File]) -> Vec<String> {
+/// Returns public types whose names are not unique, and unnecessary exceptions.
+pub(super) fn check(files: &[File]) -> Vec<String> {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for file in files
         .iter()
@@ -54,9 +47,6 @@ fn public_type(line: &str) -> Option<&str> {
     let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
     is_type.then(|| &rest[..end.unwrap_or(rest.len())])
 }
-
-/// Number of tolerated findings. Lower it with each type that gets a unique name.
-const DUPLICATES: usize = 0;
 
 /// Names that several types may have, with the reason. At most five.
 const EXCEPTIONS: [(&str, &str); 5] = [
@@ -116,13 +106,13 @@ mod tests {
             file("c/src/u.rs", "pub struct Args;\n"),
             file("c/tests/z.rs", "pub struct Plan;\n"),
         ];
-        let mut found = duplicates(&files);
+        let mut found = check(&files);
         found.retain(|finding| !finding.ends_with("remove its exception"));
         assert_eq!(
             found,
             ["a/src/x.rs:1: `Plan` is also the name of b/src/y.rs:2"]
         );
-        let unused = duplicates(&files[..1]);
+        let unused = check(&files[..1]);
         assert_eq!(unused.len(), EXCEPTIONS.len());
     }
 

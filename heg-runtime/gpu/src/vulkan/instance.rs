@@ -169,10 +169,6 @@ impl Instance {
                     .get_physical_device_features2(handle, &mut wanted)
             };
         }
-        let lacks = match lacked(version, &features) {
-            None if self.compute_family(handle).is_none() => Some("a queue for computing"),
-            lacks => lacks,
-        };
         let driver_name = words(driver.driver_name_as_c_str());
         let driver_info = words(driver.driver_info_as_c_str());
         Candidate {
@@ -187,7 +183,7 @@ impl Instance {
                 device: properties.device_id,
                 uuid: properties.pipeline_cache_uuid,
             },
-            lacks,
+            lacks: self.lacked(handle, version, &features),
             has_dots: knows_dots && dots.shader_integer_dot_product != 0,
             import_alignment: has(ash::ext::external_memory_host::NAME)
                 .then_some(host.min_imported_host_pointer_alignment),
@@ -197,6 +193,22 @@ impl Instance {
             tick_ns: (properties.limits.timestamp_compute_and_graphics != 0)
                 .then_some(properties.limits.timestamp_period),
             dot_extension,
+        }
+    }
+
+    /// The first thing that programs need and a device of this version, with these features, does not have.
+    fn lacked(
+        &self,
+        handle: vk::PhysicalDevice,
+        version: u32,
+        features: &vk::PhysicalDeviceVulkan12Features<'_>,
+    ) -> Option<&'static str> {
+        match () {
+            () if version < vk::API_VERSION_1_2 => Some("Vulkan 1.2"),
+            () if features.buffer_device_address == 0 => Some("buffer addresses"),
+            () if features.timeline_semaphore == 0 => Some("timeline semaphores"),
+            () if self.compute_family(handle).is_none() => Some("a queue for computing"),
+            () => None,
         }
     }
 
@@ -228,16 +240,6 @@ fn numbers(version: u32) -> (u32, u32, u32) {
         vk::api_version_minor(version),
         vk::api_version_patch(version),
     )
-}
-
-/// The first thing that programs need and a device of this version, with these features, does not have.
-fn lacked(version: u32, features: &vk::PhysicalDeviceVulkan12Features<'_>) -> Option<&'static str> {
-    match () {
-        () if version < vk::API_VERSION_1_2 => Some("Vulkan 1.2"),
-        () if features.buffer_device_address == 0 => Some("buffer addresses"),
-        () if features.timeline_semaphore == 0 => Some("timeline semaphores"),
-        () => None,
-    }
 }
 
 fn kind(of: vk::PhysicalDeviceType) -> &'static str {

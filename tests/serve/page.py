@@ -3,6 +3,7 @@
 Arguments: base URL, token. Ends with 77 where there is no browser.
 """
 
+import contextlib
 import json
 import re
 import shutil
@@ -61,6 +62,18 @@ def wait_until(page, what, is_so):
         page.wait_for_timeout(100)
 
 
+@contextlib.contextmanager
+def slow_network(page):
+    """Lets a page read 2 KB a second: an answer that takes half a second takes minutes."""
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    conditions = {"offline": False, "latency": 0, "uploadThroughput": -1}
+    session.send("Network.emulateNetworkConditions", conditions | {"downloadThroughput": 2048})
+    yield
+    session.send("Network.emulateNetworkConditions", conditions | {"downloadThroughput": -1})
+    session.detach()
+
+
 def talk(page):
     """Talks to the model: an answer as it comes, one that is stopped, one in the background, and one that is refused."""
     answers = page.locator("#said .assistant")
@@ -95,16 +108,17 @@ def talk(page):
     assert [body["priority"] for body in bodies] == ["reactive", "proactive"]
     assert all(body["stream"] and body["model"] == "tiny-agent" for body in bodies)
 
-    # Answers are short here; this one goes on until it is stopped.
+    # Answers are short here, and over before somebody could stop them; this one goes on, and comes slowly.
     def go_on(route):
         body = json.loads(route.request.post_data) | {"ignore_eos": True}
         route.continue_(post_data=json.dumps(body))
 
     page.route("**/v1/chat/completions", go_on)
-    say("And on", "reactive")
-    wait_until(page, "a long answer", lambda: answers.last.locator(".words").inner_text())
-    page.get_by_role("button", name="Stop").click()
-    wait_until(page, "the stop", lambda: notes().startswith("reactive · stopped"))
+    with slow_network(page):
+        say("And on", "reactive")
+        wait_until(page, "a long answer", lambda: answers.last.locator(".words").inner_text())
+        page.get_by_role("button", name="Stop").click()
+        wait_until(page, "the stop", lambda: notes().startswith("reactive · stopped"))
     page.unroute_all(behavior="wait")
 
     # What a model thinks is folded above its answer. This one does not think.

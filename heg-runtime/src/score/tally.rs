@@ -1,5 +1,7 @@
 //! Sums over scored tokens, and their means.
 
+use std::iter::Sum;
+
 use serde::Serialize;
 
 use heg_text::{LogSoftmax, most_likely};
@@ -57,6 +59,11 @@ impl Tally {
         self.tokens
     }
 
+    /// Returns the sum of KL(other model ‖ this one), in nats.
+    pub fn kl_sum(&self) -> f64 {
+        self.kl
+    }
+
     /// Returns the means; NaN before the first token.
     pub fn scores(&self) -> Scores {
         let nll = self.nll / self.tokens as f64;
@@ -68,6 +75,18 @@ impl Tally {
             top1: mean(self.same as f64),
             kl: mean(self.kl),
         }
+    }
+}
+
+impl Sum for Tally {
+    fn sum<I: Iterator<Item = Self>>(tallies: I) -> Self {
+        tallies.fold(Self::default(), |all, part| Self {
+            tokens: all.tokens + part.tokens,
+            nll: all.nll + part.nll,
+            compared: all.compared + part.compared,
+            same: all.same + part.same,
+            kl: all.kl + part.kl,
+        })
     }
 }
 
@@ -106,6 +125,20 @@ mod tests {
         assert!(near(found.perplexity, 8_f64.sqrt()), "{found:?}");
         // 0.25 ln(0.25 / 0.5) + 0.5 ln(0.5 / 0.25), over two tokens.
         assert!(near(found.kl.unwrap(), 0.125 * 2_f64.ln()), "{found:?}");
+    }
+
+    #[test]
+    fn the_sum_of_two_tallies_has_the_means_of_all_tokens() {
+        let (q, p) = (logits(&[0.5, 0.25, 0.25]), logits(&[0.25, 0.5, 0.25]));
+        let mut parts = [Tally::default(); 2];
+        parts[0].add_against(&q, &p, 1);
+        parts[1].add_against(&q, &q, 0);
+        parts[1].add(&q, 2);
+        let mut all = parts[0];
+        all.add_against(&q, &q, 0);
+        all.add(&q, 2);
+        let sum: Tally = parts.into_iter().sum();
+        assert_eq!((sum.scores(), sum.kl_sum()), (all.scores(), all.kl_sum()));
     }
 
     #[test]

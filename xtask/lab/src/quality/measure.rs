@@ -2,8 +2,8 @@
 
 use super::Extent;
 use super::model::Model;
-use super::passages::passages;
-use super::report::{Entry, Report};
+use super::passages::{Scored, passages};
+use super::report::{Distance, Entry, Report};
 use super::rows::{RowReader, RowWriter};
 use crate::bench_peers::genai;
 use crate::precision::Precision;
@@ -11,7 +11,7 @@ use crate::process::text;
 use crate::subject::Subject;
 use anyhow::{Context, Result};
 use heg_runtime::exec::{Executor, ExecutorOptions};
-use heg_runtime::score::{Passage, RowKind, Scores, Tally, Teacher, rows_of};
+use heg_runtime::score::{Passage, RowKind, Tally, Teacher, rows_of};
 use heg_runtime::{Loaded, read_soc};
 use heg_spec::{KvForm, WeightForm};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ use xtask::workspace::{self, note};
 pub(super) fn model(
     kind: Model,
     consent: Consent,
-    positions: usize,
+    scored: &Scored,
     (extent, precision): (Extent, Precision),
 ) -> Result<Option<Report>> {
     let Some(subject) = kind.subject(consent)? else {
@@ -45,7 +45,7 @@ pub(super) fn model(
     let (passages, reference) = {
         let loaded = Loaded::open(&exact)?;
         let mut executor = executor(&loaded, REFERENCE_DEVICE)?;
-        let passages = passages(kind, &subject.folder, &loaded, &mut executor, positions)?;
+        let passages = passages(kind, &subject.folder, &loaded, &mut executor, scored)?;
         let file = scratch.path().join("reference");
         write_rows(&mut executor, &passages, &file)?;
         let vocab = executor.manifest().model.vocab as usize;
@@ -149,13 +149,14 @@ fn ours(
     device: &str,
     passages: &[Passage],
     reference: &Reference,
-) -> Result<[Scores; 2]> {
+) -> Result<[Distance; 2]> {
     let loaded = Loaded::open(bundle)?;
     let mut model = executor(&loaded, device)?;
-    let mut measure = |rows| -> Result<Scores> {
+    let mut measure = |rows| -> Result<Distance> {
         let mut expected = reference.rows()?;
-        let mut tally = Tally::default();
+        let mut tallies = Vec::with_capacity(passages.len());
         for passage in passages {
+            let mut tally = Tally::default();
             let mut teacher = Teacher::new(&mut model, passage, rows)?;
             while let Some(ready) = teacher.ready()? {
                 let targets = teacher.targets(ready);
@@ -164,8 +165,9 @@ fn ours(
                     tally.add_against(row, expected.next()?, *next);
                 }
             }
+            tallies.push(tally);
         }
-        Ok(tally.scores())
+        Ok(Distance::of(&tallies))
     };
     Ok([measure(RowKind::Prefill)?, measure(RowKind::Decode)?])
 }
@@ -176,7 +178,7 @@ fn theirs(
     passages: &[Passage],
     reference: &Reference,
     scratch: &Path,
-) -> Result<([Scores; 2], Value)> {
+) -> Result<([Distance; 2], Value)> {
     let script = scratch.join("genai_logits.py");
     fs::write(&script, SCRIPT).context("cannot write a script")?;
     let lines: Vec<String> = passages
@@ -186,7 +188,7 @@ fn theirs(
     let listed = scratch.join("passages.jsonl");
     fs::write(&listed, lines.join("\n")).context("cannot write the passages")?;
     let mut settings = Value::Null;
-    let mut measure = |mode: &str| -> Result<Scores> {
+    let mut measure = |mode: &str| -> Result<Distance> {
         let output = scratch.join("genai");
         let mut command = Command::new(&peer.python);
         command
@@ -198,13 +200,15 @@ fn theirs(
         settings = serde_json::from_str(&said).context("genai_logits.py printed no JSON")?;
         let mut found = RowReader::open(&output, reference.vocab)?;
         let mut expected = reference.rows()?;
-        let mut tally = Tally::default();
+        let mut tallies = Vec::with_capacity(passages.len());
         for passage in passages {
+            let mut tally = Tally::default();
             for next in &passage.tokens()[passage.from()..] {
                 tally.add_against(found.next()?, expected.next()?, *next);
             }
+            tallies.push(tally);
         }
-        Ok(tally.scores())
+        Ok(Distance::of(&tallies))
     };
     let figures = [measure("prefill")?, measure("decode")?];
     Ok((figures, settings))

@@ -9,11 +9,14 @@ mod report;
 mod rows;
 
 use crate::precision::{Bits, Precision, PrecisionArgs};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use heg_spec::GroupColumns;
 pub(crate) use model::Model;
+use passages::Scored;
 pub(crate) use report::Report;
+use std::fs;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use xtask::fail::Fail;
 use xtask::fetch::Consent;
 use xtask::workspace::note;
@@ -34,6 +37,9 @@ pub(crate) struct Args {
     /// About as many positions of each model are scored
     #[arg(long, value_name = "N", default_value_t = POSITIONS)]
     positions: NonZeroUsize,
+    /// Prompts that models answer instead of the built-in 20: a JSON object with its `text` a line
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
     #[command(flatten)]
     precision: PrecisionArgs,
     /// Measure these weights on host-cpu alone beside GenAI
@@ -57,9 +63,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         false => Extent::All,
     };
     let precision = args.precision.precision()?;
+    let read = |path: &PathBuf| {
+        fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))
+    };
+    let scored = Scored {
+        positions: args.positions.get(),
+        prompts: args.prompts.as_ref().map(read).transpose()?,
+    };
     let mut reports = Vec::new();
     for model in &args.models {
-        match measure::model(*model, consent, args.positions.get(), (extent, precision))? {
+        match measure::model(*model, consent, &scored, (extent, precision))? {
             Some(report) => reports.push(report),
             None => note(format!("{} is not on this machine: left out", model.name())),
         }
@@ -105,8 +118,12 @@ pub(crate) fn beside_speed(precision: Precision) -> Option<Report> {
         weights,
         ..precision
     };
-    let (positions, chosen) = (POSITIONS.get(), (Extent::Default, precision));
-    let measured = measure::model(Model::Smollm2, Consent::Ask, positions, chosen);
+    let scored = Scored {
+        positions: POSITIONS.get(),
+        prompts: None,
+    };
+    let chosen = (Extent::Default, precision);
+    let measured = measure::model(Model::Smollm2, Consent::Ask, &scored, chosen);
     measured.unwrap_or_else(|error| {
         note(format!("accuracy was not measured: {error:#}"));
         None
@@ -131,7 +148,7 @@ const POSITIONS: NonZeroUsize = match NonZeroUsize::new(960) {
 const AFTER_HELP: &str = "\
 The reference is the model in f32 on host-cpu-f32. Its distributions at every position are kept in a temporary file
 (four bytes for each token of the vocabulary and position: 1 GB for Gemma 3). What is scored: the f32 model's own greedy
-answers to 20 prompts, and held-out answers of agent-30m. Prefill and decode rows are measured apart.
+answers of up to 48 tokens to 20 prompts, and held-out answers of agent-30m. Prefill and decode rows are measured apart.
 
 GenAI has no interface for distributions, so the model that it would load is run as its LLMPipeline runs it: no
 properties, which means keys and values in 8 bits, activations in groups of 32, and the precision that the plugin
@@ -147,4 +164,5 @@ Examples:
   cargo xtask quality
   cargo xtask quality --models smollm2 --default-only
   cargo xtask quality --models agent-30m --weights w4a16 --group 128
-  cargo xtask quality --models smollm2,agent-30m --positions 200 --json";
+  cargo xtask quality --models smollm2,agent-30m --positions 200 --json
+  cargo xtask quality --models smollm2 --default-only --prompts asked.jsonl --positions 8000";

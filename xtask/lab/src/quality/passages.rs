@@ -11,27 +11,35 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Passages with about `positions` scored positions in all. `model` answers the prompts.
+/// The choice of passages.
+pub(super) struct Scored {
+    /// Number of positions in all, about.
+    pub(super) positions: usize,
+    /// Prompts that models answer, one JSON object with its `text` a line; `None`: our own.
+    pub(super) prompts: Option<String>,
+}
+
+/// The passages. `model` answers the prompts.
 pub(super) fn passages(
     kind: Model,
     folder: &Path,
     loaded: &Loaded,
     model: &mut Executor,
-    positions: usize,
+    scored: &Scored,
 ) -> Result<Vec<Passage>> {
     match kind {
-        Model::Smollm2 | Model::Gemma3 => answered(loaded, model, positions),
-        Model::Agent30m => held_out(folder, loaded, positions),
+        Model::Smollm2 | Model::Gemma3 => answered(loaded, model, scored),
+        Model::Agent30m => held_out(folder, loaded, scored.positions),
     }
 }
 
-/// The prompts of this folder, each with the model's own answer, as long as its share of the positions.
-fn answered(loaded: &Loaded, model: &mut Executor, positions: usize) -> Result<Vec<Passage>> {
+/// The prompts, each with the model's own answer, as long as its share of the positions.
+fn answered(loaded: &Loaded, model: &mut Executor, scored: &Scored) -> Result<Vec<Passage>> {
     let tokenizer = loaded.tokenizer()?;
     // A base model has no template.
     let template = loaded.chat_template().ok();
-    let prompts: Vec<Value> = lines(PROMPTS)?;
-    let answer_tokens = (positions / prompts.len().max(1)).clamp(1, ANSWER_TOKENS_MAX);
+    let prompts: Vec<Value> = lines(scored.prompts.as_deref().unwrap_or(PROMPTS))?;
+    let answer_tokens = (scored.positions / prompts.len().max(1)).clamp(1, ANSWER_TOKENS_MAX);
     let mut passages = Vec::new();
     for prompt in &prompts {
         let text = prompt["text"].as_str().context("a prompt has no text")?;

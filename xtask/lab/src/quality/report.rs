@@ -4,7 +4,7 @@ use super::measure::{DEVICES, GENAI};
 use crate::goal::Goal;
 use crate::precision::Precision;
 use crate::table::{self, Column};
-use heg_runtime::score::Scores;
+use heg_runtime::score::{Scores, Tally};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -13,8 +13,67 @@ use serde_json::{Value, json};
 pub(super) struct Entry {
     pub(super) form: String,
     pub(super) device: &'static str,
-    pub(super) prefill: Scores,
-    pub(super) decode: Scores,
+    pub(super) prefill: Distance,
+    pub(super) decode: Distance,
+}
+
+/// How far a form is from f32.
+#[derive(Serialize)]
+pub(super) struct Distance {
+    /// Means over all positions.
+    #[serde(flatten)]
+    scores: Scores,
+    /// Sum of KL over each passage.
+    #[serde(skip)]
+    kl_sums: Vec<f64>,
+}
+
+impl Distance {
+    /// The distance over all passages, given each one's.
+    pub(super) fn of(passages: &[Tally]) -> Self {
+        Self {
+            scores: passages.iter().copied().sum::<Tally>().scores(),
+            kl_sums: passages.iter().map(Tally::kl_sum).collect(),
+        }
+    }
+}
+
+/// A ratio of two KL over the same passages.
+#[derive(Clone, Copy, Serialize)]
+struct Ratio {
+    kl_ratio: f64,
+    /// Standard error, were the passages drawn at random; NaN with fewer than two.
+    standard_error: f64,
+    goal_met: bool,
+}
+
+impl Ratio {
+    /// `None` if a side has no KL. The error is that of a ratio estimator (Cochran, Sampling Techniques, section 6.3):
+    /// positions of a passage depend on each other, passages do not.
+    fn of(ours: &Distance, theirs: &Distance) -> Option<Self> {
+        let kl_ratio = ours.scores.kl? / theirs.scores.kl?;
+        let pairs = ours.kl_sums.iter().zip(&theirs.kl_sums);
+        let squares: f64 = pairs.map(|(a, b)| (a - kl_ratio * b).powi(2)).sum();
+        let (count, sum) = (
+            theirs.kl_sums.len() as f64,
+            theirs.kl_sums.iter().sum::<f64>(),
+        );
+        Some(Self {
+            kl_ratio,
+            standard_error: (squares * count / (count - 1.0)).sqrt() / sum,
+            goal_met: GOAL.is_met(kl_ratio),
+        })
+    }
+
+    fn verdict(self) -> String {
+        let Self {
+            kl_ratio,
+            standard_error,
+            ..
+        } = self;
+        let verdict = GOAL.verdict(kl_ratio);
+        format!("{kl_ratio:.2} ± {standard_error:.2} ({verdict})")
+    }
 }
 
 /// All figures of a model.
@@ -33,7 +92,7 @@ impl Report {
     /// KL of the weights that the goal is about: prefill rows, decode rows. `None` if it was not measured.
     pub(crate) fn judged_kl(&self) -> Option<[f64; 2]> {
         let entry = self.entry(&self.precision.to_string(), DEVICES[0])?;
-        Some([entry.prefill.kl?, entry.decode.kl?])
+        Some([entry.prefill.scores.kl?, entry.decode.scores.kl?])
     }
 
     fn entry(&self, form: &str, device: &str) -> Option<&Entry> {
@@ -41,17 +100,17 @@ impl Report {
         entries.find(|entry| (entry.form.as_str(), entry.device) == (form, device))
     }
 
-    /// That KL divided by GenAI's: prefill rows, decode rows. `None` if a side was not measured.
-    fn ratios(&self) -> Option<[f64; 2]> {
-        let [prefill, decode] = self.judged_kl()?;
+    /// Its KL divided by GenAI's: prefill rows, decode rows. `None` if a side was not measured.
+    fn ratios(&self) -> Option<[Ratio; 2]> {
+        let ours = self.entry(&self.precision.to_string(), DEVICES[0])?;
         let theirs = self.entry(self.precision.of_genai(), GENAI)?;
-        Some([prefill / theirs.prefill.kl?, decode / theirs.decode.kl?])
+        let prefill = Ratio::of(&ours.prefill, &theirs.prefill)?;
+        Some([prefill, Ratio::of(&ours.decode, &theirs.decode)?])
     }
 
     /// Whether it is no further from f32 than GenAI, in prefill and decode rows; `None` if a side was not measured.
     pub(super) fn is_met(&self) -> Option<bool> {
-        let mut ratios = self.ratios()?.into_iter();
-        Some(ratios.all(|ratio| GOAL.is_met(ratio)))
+        Some(self.ratios()?.iter().all(|ratio| ratio.goal_met))
     }
 
     /// All figures, and the goal, as a table.
@@ -66,15 +125,15 @@ impl Report {
         table += &table::line(&COLUMNS, names);
         for entry in &self.entries {
             let form = [entry.form.clone(), entry.device.to_owned()];
-            let figures = [&entry.prefill, &entry.decode].map(cells);
+            let figures = [&entry.prefill, &entry.decode].map(|distance| cells(&distance.scores));
             let figures = figures.into_iter().flatten();
             table += &table::line(&COLUMNS, form.into_iter().chain(figures));
         }
         let verdict = match self.ratios() {
             Some([prefill, decode]) => format!(
-                "prefill rows {prefill:.2} ({}), decode rows {decode:.2} ({})",
-                GOAL.verdict(prefill),
-                GOAL.verdict(decode)
+                "prefill rows {}, decode rows {}",
+                prefill.verdict(),
+                decode.verdict()
             ),
             None => "not measured".to_owned(),
         };
@@ -85,11 +144,9 @@ impl Report {
 
     /// All figures, and the goal, as JSON.
     pub(crate) fn json(&self) -> Value {
-        let over_genai = self.ratios().map(|ratios| {
-            let [prefill, decode] =
-                ratios.map(|ratio| json!({ "kl_ratio": ratio, "goal_met": GOAL.is_met(ratio) }));
-            json!({ "prefill": prefill, "decode": decode })
-        });
+        let ratios = self.ratios();
+        let over_genai =
+            ratios.map(|[prefill, decode]| json!({ "prefill": prefill, "decode": decode }));
         json!({
             "model": self.model,
             "passages": self.passages,
@@ -149,20 +206,24 @@ const GOAL: Goal = Goal::AtMost(1.0);
 
 const NOTES: &str = "
 KL(f32 || form) in nats a token; top-1: share of positions with the same most likely token. int8 and int4 of GenAI:
-asymmetric 8-bit rows or groups of 4-bit columns as optimum-cli exports them, run without any property.
+asymmetric 8-bit rows or groups of 4-bit columns as optimum-cli exports them, run without any property. Behind ±: the
+ratio's standard error over passages; more of them (--prompts) make it smaller.
 ";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn figures(kl: f64) -> Scores {
-        Scores {
-            tokens: 797,
-            nll: 0.69351,
-            perplexity: 2.00073,
-            top1: Some(0.96110),
-            kl: Some(kl),
+    fn figures(kl: f64) -> Distance {
+        Distance {
+            scores: Scores {
+                tokens: 797,
+                nll: 0.69351,
+                perplexity: 2.00073,
+                top1: Some(0.96110),
+                kl: Some(kl),
+            },
+            kl_sums: [0.4, 0.6].map(|share| share * kl * 797.0).to_vec(),
         }
     }
 
@@ -206,6 +267,32 @@ mod tests {
         assert_eq!(alone.is_met(), None);
         assert!(alone.table().ends_with("/ GenAI's: not measured\n"));
         assert_eq!(alone.json()["default_over_genai"], Value::Null);
+    }
+
+    #[test]
+    fn the_error_of_a_ratio_is_that_of_its_passages() {
+        let distance = |kl_sums: [f64; 3]| Distance {
+            kl_sums: kl_sums.to_vec(),
+            ..figures(kl_sums.iter().sum::<f64>() / 797.0)
+        };
+        let error = |ours, theirs| {
+            Ratio::of(&distance(ours), &distance(theirs))
+                .unwrap()
+                .standard_error
+        };
+        assert!(error([0.5, 1.0, 1.5], [1.0, 2.0, 3.0]) < 1e-12);
+        // A ratio of one, from which the passages differ by 0.1, −0.1 and 0.
+        let found = error([1.1, 0.9, 1.0], [1.0; 3]);
+        assert!(
+            (found - (0.02_f64 * 1.5).sqrt() / 3.0).abs() < 1e-12,
+            "{found}"
+        );
+        // Of one passage nothing is known.
+        let alone = Distance {
+            kl_sums: vec![1.0],
+            ..figures(0.008)
+        };
+        assert!(Ratio::of(&alone, &alone).unwrap().standard_error.is_nan());
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Conductor {
             .last()
             .ok_or_else(|| bug!("a machine has no lane"))?;
         let prompts = options.turns.prompts();
-        let turns = plan.turns(options.turns);
+        let turns = plan.turns(&options.turns);
         let rows = dynamic.options();
         let policy = with_rows(plan.policy, rows.batch, rows.chunk_tokens);
         let (shape, padding_rows) = fitting_all(&executors, dynamic);

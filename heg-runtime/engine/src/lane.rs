@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use super::calibration::Slice;
-use super::device_turns::DeviceTurns;
+use super::device_turns::EngineTurns;
 use super::health::panic_text;
 use super::job::{Job, Order};
 use super::machine::LaneExecutor;
@@ -64,7 +64,7 @@ pub(super) struct LaneSetup {
     /// The mechanisms of drafts that the policy has on.
     pub(super) drafts: DraftPolicy,
     /// The turns on the machine's lanes.
-    pub(super) turns: DeviceTurns,
+    pub(super) turns: EngineTurns,
 }
 
 /// The conductor's end of a lane.

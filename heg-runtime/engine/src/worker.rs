@@ -13,7 +13,7 @@ use heg_spec::policy::DraftPolicy;
 use heg_spec::{Group, bug};
 
 use super::calibration::Slice;
-use super::device_turns::{DeviceTurns, Turn};
+use super::device_turns::{EngineTurns, Turn};
 use super::job::{Job, Order};
 use super::lane::{LaneSetup, Signals};
 use super::machine::LaneExecutor;
@@ -40,7 +40,7 @@ pub(super) struct Worker {
     stopwatch: Stopwatch,
     /// The mechanisms of drafts that the policy has on.
     drafts: DraftPolicy,
-    turns: DeviceTurns,
+    turns: EngineTurns,
     /// The lane's turn, while a job runs.
     turn: Turn,
 }

@@ -34,9 +34,9 @@ pub(crate) struct Args {
         default_values_t = [Model::Smollm2, Model::Gemma3, Model::Agent30m]
     )]
     models: Vec<Model>,
-    /// About as many positions of each model are scored
-    #[arg(long, value_name = "N", default_value_t = POSITIONS)]
-    positions: NonZeroUsize,
+    /// About as many positions of each model are scored [default: 48 of each prompt's answer, 960 of held-out answers]
+    #[arg(long, value_name = "N")]
+    positions: Option<NonZeroUsize>,
     /// Prompts that models answer instead of the built-in 20: a JSON object with its `text` a line
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))
     };
     let scored = Scored {
-        positions: args.positions.get(),
+        positions: args.positions.map(NonZeroUsize::get),
         prompts: args.prompts.as_ref().map(read).transpose()?,
     };
     let mut reports = Vec::new();
@@ -118,11 +118,7 @@ pub(crate) fn beside_speed(precision: Precision) -> Option<Report> {
         weights,
         ..precision
     };
-    let scored = Scored {
-        positions: POSITIONS.get(),
-        prompts: None,
-    };
-    let chosen = (Extent::Default, precision);
+    let (scored, chosen) = (Scored::default(), (Extent::Default, precision));
     let measured = measure::model(Model::Smollm2, Consent::Ask, &scored, chosen);
     measured.unwrap_or_else(|error| {
         note(format!("accuracy was not measured: {error:#}"));
@@ -138,12 +134,6 @@ enum Extent {
     /// Only the weights that the goal is about, on `host-cpu`.
     Default,
 }
-
-/// Chosen: 20 prompts with answers of the greatest scored length.
-const POSITIONS: NonZeroUsize = match NonZeroUsize::new(960) {
-    Some(positions) => positions,
-    None => NonZeroUsize::MIN,
-};
 
 const AFTER_HELP: &str = "\
 The reference is the model in f32 on host-cpu-f32. Its distributions at every position are kept in a temporary file
@@ -165,4 +155,4 @@ Examples:
   cargo xtask quality --models smollm2 --default-only
   cargo xtask quality --models agent-30m --weights w4a16 --group 128
   cargo xtask quality --models smollm2,agent-30m --positions 200 --json
-  cargo xtask quality --models smollm2 --default-only --prompts asked.jsonl --positions 8000";
+  cargo xtask quality --models smollm2 --default-only --prompts asked.jsonl";

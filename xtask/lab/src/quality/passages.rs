@@ -12,9 +12,10 @@ use std::fs;
 use std::path::Path;
 
 /// The choice of passages.
+#[derive(Default)]
 pub(super) struct Scored {
-    /// Number of positions in all, about.
-    pub(super) positions: usize,
+    /// Number of positions in all, about; `None`: whole answers.
+    pub(super) positions: Option<usize>,
     /// Prompts that models answer, one JSON object with its `text` a line; `None`: our own.
     pub(super) prompts: Option<String>,
 }
@@ -29,7 +30,11 @@ pub(super) fn passages(
 ) -> Result<Vec<Passage>> {
     match kind {
         Model::Smollm2 | Model::Gemma3 => answered(loaded, model, scored),
-        Model::Agent30m => held_out(folder, loaded, scored.positions),
+        Model::Agent30m => held_out(
+            folder,
+            loaded,
+            scored.positions.unwrap_or(HELD_OUT_POSITIONS),
+        ),
     }
 }
 
@@ -39,7 +44,8 @@ fn answered(loaded: &Loaded, model: &mut Executor, scored: &Scored) -> Result<Ve
     // A base model has no template.
     let template = loaded.chat_template().ok();
     let prompts: Vec<Value> = lines(scored.prompts.as_deref().unwrap_or(PROMPTS))?;
-    let answer_tokens = (scored.positions / prompts.len().max(1)).clamp(1, ANSWER_TOKENS_MAX);
+    let share = |positions: usize| (positions / prompts.len().max(1)).clamp(1, ANSWER_TOKENS_MAX);
+    let answer_tokens = scored.positions.map_or(ANSWER_TOKENS_MAX, share);
     let mut passages = Vec::new();
     for prompt in &prompts {
         let text = prompt["text"].as_str().context("a prompt has no text")?;
@@ -119,6 +125,9 @@ const PROMPTS: &str = include_str!("prompts.jsonl");
 
 /// Longest answer. Chosen: small models repeat themselves soon after.
 const ANSWER_TOKENS_MAX: usize = 48;
+
+/// Positions of held-out answers. Chosen: as many as 20 answers of the greatest length have.
+const HELD_OUT_POSITIONS: usize = 20 * ANSWER_TOKENS_MAX;
 
 #[cfg(test)]
 mod tests {

@@ -103,8 +103,8 @@ impl Conductor {
         let (_, dynamic) = executors
             .last()
             .ok_or_else(|| bug!("a machine has no lane"))?;
-        let prompts = options.turns.prompts();
-        let turns = plan.turns(&options.turns);
+        let turns = options.turns.of_engine();
+        let (prompts, turns) = (turns.prompts(), plan.turns(turns));
         let rows = dynamic.options();
         let policy = with_rows(plan.policy, rows.batch, rows.chunk_tokens);
         let (shape, padding_rows) = fitting_all(&executors, dynamic);

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use background::EngineNumber;
 use heg_sched::{Class, Lane};
 use queue::{Queue, Waiter};
 
@@ -39,14 +38,6 @@ impl DeviceTurns {
         Self(Some(Arc::default()))
     }
 
-    /// A place for another engine's prompts on the machine.
-    pub(super) fn prompts(&self) -> EnginePrompts {
-        let machine = self.0.as_ref();
-        machine.map_or_else(EnginePrompts::default, |machine| {
-            EnginePrompts::among(Arc::clone(&machine.prompts))
-        })
-    }
-
     /// The turns of another engine on the machine.
     pub(super) fn of_engine(&self) -> EngineTurns {
         let machine = self.0.clone();
@@ -67,7 +58,19 @@ pub(super) struct EngineTurns {
     engine: EngineNumber,
 }
 
+/// Number of an engine on its machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EngineNumber(pub(super) u32);
+
 impl EngineTurns {
+    /// The place of the engine's prompts on the machine.
+    pub(super) fn prompts(&self) -> EnginePrompts {
+        let machine = self.machine.as_ref();
+        machine.map_or_else(EnginePrompts::default, |machine| {
+            EnginePrompts::among(Arc::clone(&machine.prompts), self.engine)
+        })
+    }
+
     /// Waits until a lane is free for a job of a class.
     pub(super) fn take(&self, lane: Lane, class: Class) -> Turn {
         let Some(machine) = self.machine.clone() else {
@@ -195,7 +198,6 @@ impl LaneTurns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
     use std::thread;
 
     #[test]

@@ -6,7 +6,7 @@ use heg_exec::{Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
 use heg_sched::{Lane, MachineFacts, MachineLanes, NoLane, for_machine, prefill_tokens_max};
 use heg_spec::Policy;
 
-use super::device_turns::{DeviceTurns, EngineTurns};
+use super::device_turns::EngineTurns;
 use super::drafts::Speculation;
 use super::machine::Machine;
 use super::options::{EngineOptions, Lanes};
@@ -73,10 +73,10 @@ impl LanePlan {
 
     /// The turns that lanes take on the machine's devices: none where kernels may hang, since the time in which one waits for
     /// its turn would be taken for one in which it hangs.
-    pub(super) fn turns(&self, machine: &DeviceTurns) -> EngineTurns {
+    pub(super) fn turns(&self, of_machine: EngineTurns) -> EngineTurns {
         match self.kernels_hang {
             true => EngineTurns::default(),
-            false => machine.of_engine(),
+            false => of_machine,
         }
     }
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heg_sched::{Class, Micros};
 
+use crate::device_turns::EngineNumber;
+
 /// Time that is left of an engine's prompts up to their first tokens, alone on the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PromptTimes {
@@ -15,17 +17,12 @@ pub(super) struct PromptTimes {
 
 /// The prompts of all engines on a machine.
 #[derive(Debug, Default)]
-pub(super) struct SharedPrompts(Mutex<Engines>);
+pub(super) struct SharedPrompts(Mutex<EngineTimes>);
 
-/// Times by the number of the engine.
-#[derive(Debug, Default)]
-struct Engines {
-    times: BTreeMap<u64, PromptTimes>,
-    next: u64,
-}
+type EngineTimes = BTreeMap<EngineNumber, PromptTimes>;
 
 impl SharedPrompts {
-    fn lock(&self) -> MutexGuard<'_, Engines> {
+    fn lock(&self) -> MutexGuard<'_, EngineTimes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -37,18 +34,13 @@ pub(super) struct EnginePrompts(Option<Place>);
 #[derive(Debug)]
 struct Place {
     machine: Arc<SharedPrompts>,
-    number: u64,
+    number: EngineNumber,
     told_at: Micros,
 }
 
 impl EnginePrompts {
     /// A place on a machine for several engines.
-    pub(super) fn among(machine: Arc<SharedPrompts>) -> Self {
-        let number = {
-            let mut engines = machine.lock();
-            engines.next += 1;
-            engines.next
-        };
+    pub(super) fn among(machine: Arc<SharedPrompts>, number: EngineNumber) -> Self {
         Self(Some(Place {
             machine,
             number,
@@ -71,7 +63,7 @@ impl EnginePrompts {
     pub(super) fn tell(&mut self, times: PromptTimes, now: Micros) {
         if let Some(place) = &mut self.0 {
             place.told_at = now;
-            place.machine.lock().times.insert(place.number, times);
+            place.machine.lock().insert(place.number, times);
         }
     }
 
@@ -81,8 +73,8 @@ impl EnginePrompts {
         let Some(place) = &self.0 else {
             return Micros(0);
         };
-        let engines = place.machine.lock();
-        let others = engines.times.iter().filter(|(it, _)| **it != place.number);
+        let times = place.machine.lock();
+        let others = times.iter().filter(|(it, _)| **it != place.number);
         let delays = others.map(|(_, times)| match class {
             Class::Reactive => times.reactive.min(alone),
             Class::Proactive => times.reactive + times.proactive.min(alone),
@@ -93,7 +85,7 @@ impl EnginePrompts {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.machine.lock().times.remove(&self.number);
+        self.machine.lock().remove(&self.number);
     }
 }
 
@@ -115,7 +107,7 @@ mod tests {
     fn prompts_of_other_engines_delay_a_first_token() {
         let machine = Arc::default();
         let [mut chat, mut digest, embedder] =
-            [(); 3].map(|()| EnginePrompts::among(Arc::clone(&machine)));
+            [0, 1, 2].map(|n| EnginePrompts::among(Arc::clone(&machine), EngineNumber(n)));
         let delays = |of: &EnginePrompts| {
             let delay = |class| of.delay(class, Micros(100)).0;
             [delay(Class::Reactive), delay(Class::Proactive)]
@@ -135,7 +127,7 @@ mod tests {
 
     #[test]
     fn progress_is_told_now_and_then() {
-        let mut own = EnginePrompts::among(Arc::default());
+        let mut own = EnginePrompts::among(Arc::default(), EngineNumber(0));
         own.tell(times(1, 2), Micros(5));
         assert!(!own.are_due(Micros(5 + TOLD_EVERY.0 - 1)));
         assert!(own.are_due(Micros(5 + TOLD_EVERY.0)));

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Number of an engine on its machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct EngineNumber(pub(super) u32);
+use super::EngineNumber;
 
 /// The time that each engine's background jobs have had the lane.
 #[derive(Debug, Default)]

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use heg_sched::Class;
 
-use super::background::{BackgroundTime, EngineNumber};
+use super::EngineNumber;
+use super::background::BackgroundTime;
 
 /// The jobs that wait for a lane. Time is the caller's.
 #[derive(Debug, Default)]
